@@ -1,0 +1,6 @@
+"""`python -m lnverify`."""
+
+from lnverify.cli import main
+
+if __name__ == "__main__":
+    main()

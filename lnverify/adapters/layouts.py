@@ -1,0 +1,88 @@
+"""Lay an array out in memory as a request asks: same shape and values, other strides.
+
+What lies between the elements is NaN, so that code which reads there shows it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+
+from lnverify.floats import FORMATS, BitsArray, FloatArray, encode
+
+NAN_BITS = {name: int(encode(np.array(np.nan), name)) for name in FORMATS}
+OFFSET = 3  # odd, so that no vector load is aligned
+
+
+@dataclass(frozen=True, eq=False)
+class Placed:
+    """A writable array of bits in a buffer of its own. buffer: the whole storage, one-dimensional."""
+
+    buffer: BitsArray
+    view: BitsArray
+
+    @property
+    def offset(self) -> int:
+        """Elements in front of the first one of the view."""
+        start = self.view.__array_interface__["data"][0] - self.buffer.__array_interface__["data"][0]
+        return int(start) // self.buffer.itemsize
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Steps in elements."""
+        return tuple(s // self.buffer.itemsize for s in self.view.strides)
+
+
+def place(array: FloatArray, layout: str = "contiguous", negative: bool = True) -> Placed:
+    """Copy an array into a fresh buffer in that layout; contiguous where the layout does not apply.
+
+    negative: whether 'reversed' may use negative steps (torch cannot: 'strided' then).
+    """
+    bits = array.bits
+    rank = bits.ndim
+    if layout == "reversed" and not negative:
+        layout = "strided"
+    if layout == "permuted" and rank < 3:
+        layout = "transposed"
+    if layout == "transposed" and rank >= 2:
+        return _moved(bits, rank - 2, rank - 1)
+    if layout == "permuted" and rank >= 3:
+        return _moved(bits, 1, rank - 1)
+    if layout == "strided" and rank and bits.size:
+        buffer = np.full((*bits.shape[:-1], 2 * bits.shape[-1]), NAN_BITS[array.dtype], bits.dtype)
+        buffer[..., ::2] = bits
+        return Placed(buffer.reshape(-1), buffer[..., ::2])
+    if layout == "reversed" and rank:
+        buffer = np.ascontiguousarray(bits[..., ::-1])
+        buffer = buffer.copy() if buffer is bits or buffer.base is bits else buffer
+        return Placed(buffer.reshape(-1), buffer[..., ::-1])
+    if layout == "offset":
+        buffer = np.full(bits.size + 2 * OFFSET + 1, NAN_BITS[array.dtype], bits.dtype)
+        view = buffer[OFFSET : OFFSET + bits.size].reshape(bits.shape)
+        view[...] = bits
+        return Placed(buffer, view)
+    if layout == "expanded" and bits.size:
+        return _expanded(bits)
+    buffer = np.array(bits, order="C", copy=True)
+    return Placed(buffer.reshape(-1), buffer)
+
+
+def _moved(bits: BitsArray, source: int, destination: int) -> Placed:
+    buffer = np.array(np.moveaxis(bits, source, destination), order="C", copy=True)
+    return Placed(buffer.reshape(-1), np.moveaxis(buffer, destination, source))
+
+
+def _expanded(bits: BitsArray) -> Placed:
+    """Step 0 along every dimension along which the array is constant."""
+    base = bits
+    constant = []
+    for dim in range(bits.ndim):
+        first = base.take([0], axis=dim)
+        constant.append(bool((base == first).all()))
+        if constant[-1]:
+            base = first
+    buffer = np.array(base, order="C", copy=True)
+    strides = tuple(0 if same else step for same, step in zip(constant, buffer.strides, strict=True))
+    return Placed(buffer.reshape(-1), as_strided(buffer, bits.shape, strides))

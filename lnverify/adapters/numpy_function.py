@@ -1,0 +1,175 @@
+"""Functions that take and return NumPy arrays: fn(x, normalized_shape, weight, bias, eps), matched by name.
+
+float64 and float32 are native. bfloat16 and float16 only where declared, by this contract: storage 16 bits,
+computing in float32. The function receives float32 arrays that hold 16-bit values, and what it returns is
+rounded once to the 16-bit format (statistics stay float32); a parameter named `dtype` receives the name of the storage format.
+Gradients come from a separate backward only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lnverify.adapters.calling import Attempt, attempt, named_gradients, saved_values, split
+from lnverify.adapters.layouts import Placed, place
+from lnverify.adapters.locate import companion, source_of
+from lnverify.adapters.signature import (
+    Signature,
+    affine_modes,
+    axis,
+    fixed_eps,
+    match,
+    match_pair,
+    parameters,
+)
+from lnverify.floats import FORMATS, FloatArray
+from lnverify.operation import operation
+from lnverify.protocol import Request, Response
+from lnverify.subject import Declaration, Subject
+
+FRAMEWORK = "numpy"
+GENERIC = True
+NATIVE = {"float64": np.float64, "float32": np.float32}
+NAMES = {np.dtype(np.float64): "float64", np.dtype(np.float32): "float32", np.dtype(np.float16): "float16"}
+
+
+def claims(obj: object) -> bool:
+    """Any callable that is no class."""
+    return callable(obj) and not isinstance(obj, type)
+
+
+def adapt(obj: Any, target: str, options: Declaration) -> Subject:
+    """Raises SignatureError where parameters cannot be matched."""
+    backward = None
+    if options.backward is None:
+        signature = match(parameters(obj), target, options.arguments)
+    else:
+        other = companion(options.backward, obj, target)
+        signature, matched = match_pair(parameters(obj), parameters(other), target, options.arguments)
+        backward = (other, matched)
+    fixed = fixed_eps(signature.has("eps"), options.eps, target)
+    returns = options.returns or ("y",)
+    names = operation(options.operation or "layer_norm").arguments
+    taken = tuple(name for name in names if signature.has(name))
+    output_dtype = options.output_dtype or "input"
+    gradients = tuple(f"d{name}" for name in names) if backward else ()
+
+    def run(request: Request) -> Response:
+        for name in names:
+            if name in request.arrays and name not in taken:
+                return Response(refusal=f"TypeError: {target} has no parameter for {name}")
+        held = {
+            name: hold(request.arrays[name], request.layouts.get(name, "contiguous"))
+            for name in (*names, "dy")
+            if name in request.arrays and not (name == "dy" and request.layouts.get(name) == "output")
+        }
+        return attempt(
+            lambda state: _run(state, request, held, obj, signature, returns, backward, output_dtype)
+        )
+
+    return Subject(
+        target=target,
+        capabilities=options.capabilities(
+            dtypes=("float64", "float32"),
+            outputs=("y", *(n for n in returns if n in ("mean", "rstd")), *gradients),
+            max_dims=signature.max_dims,
+            affine=affine_modes("weight" in taken, "bias" in taken),
+            eps=fixed,
+        ),
+        run=run,
+        framework=FRAMEWORK,
+        versions={"numpy": np.__version__},
+        call_text=_call_text(obj, signature, len(returns)),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Held:
+    """An array that the subject is given, with a copy of its whole buffer."""
+
+    array: npt.NDArray[Any]
+    placed: Placed
+    pristine: npt.NDArray[Any]
+
+
+def hold(array: FloatArray, layout: str) -> Held:
+    """The array in that layout; 16-bit values come as float32."""
+    if array.dtype not in NATIVE:
+        array = FloatArray("float32", array.values.astype(np.float32).view(np.uint32))
+    placed = place(array, layout)
+    return Held(placed.view.view(NATIVE[array.dtype]), placed, placed.buffer.copy())
+
+
+def to_array(value: Any, name: str, storage: str) -> FloatArray:
+    """What a function returned, as bits; rounded once where the storage format has 16 bits."""
+    if not isinstance(value, np.ndarray | np.floating):
+        raise TypeError(f"{name} is a {type(value).__name__}, a NumPy array is expected")
+    value = np.asarray(value)
+    if value.dtype not in NAMES:
+        raise TypeError(f"{name} has dtype {value.dtype}, one of float64, float32, float16 is expected")
+    dtype = NAMES[value.dtype]
+    if storage not in NATIVE and dtype in NATIVE:
+        return FloatArray.of(value.astype(np.float64), storage)
+    return FloatArray(dtype, np.array(value, order="C", copy=True).view(FORMATS[dtype].bits))
+
+
+def _run(
+    state: Attempt,
+    request: Request,
+    held: dict[str, Held],
+    function: Callable[..., Any],
+    signature: Signature,
+    returns: tuple[str, ...],
+    backward: tuple[Callable[..., Any], Signature] | None,
+    output_dtype: str,
+) -> None:
+    storage = request.arrays["x"].dtype
+
+    def give(name: str, value: Any) -> None:
+        # Statistics, and an output declared to be wider, are no 16-bit storage: they stay what they are.
+        kept = {"y": output_dtype, "mean": "float32", "rstd": "float32"}.get(name, "input")
+        state.arrays[name] = to_array(value, name, storage if kept == "input" else kept)
+        if any(np.may_share_memory(value, h.placed.buffer) for h in held.values()):
+            state.aliases.append(name)
+
+    values: dict[str, Any] = {name: h.array for name, h in held.items() if name != "dy"}
+    values.update(eps=request.eps, normalized_shape=request.normalized_shape, dtype=storage)
+    values["axis"] = axis(request.normalized_shape)
+    y, extra, named = split(signature.call(function, values), returns)
+    for name, value in {**named, "y": y}.items():
+        if name in request.wanted:
+            give(name, value)
+    asked = {f"d{n}" for n in request.requires_grad if n in request.arrays} & set(request.wanted)
+    if backward is not None and asked:
+        state.phase = "backward"
+        own = request.layouts.get("dy") == "output"
+        if own:
+            state.arrays["dy"] = to_array(y, "dy", storage)
+        dy = y if own else held["dy"].array
+        before = np.array(dy, copy=True)
+        found = backward[1].call(backward[0], {**values, **saved_values(extra, named), "y": y, "dy": dy})
+        arguments = operation(request.operation).arguments
+        present = tuple(name for name in arguments if name in request.arrays)
+        for name, value in named_gradients(found, arguments, present).items():
+            if name in asked:
+                give(name, value)
+        if own and before.tobytes() != dy.tobytes():
+            state.changed.append("dy")
+    # Bits, since NaN differs from itself.
+    state.changed.extend(n for n, h in held.items() if not np.array_equal(h.placed.buffer, h.pristine))
+
+
+def _call_text(obj: Any, signature: Signature, results: int) -> str:
+    """Source lines that import the function and call it."""
+    lines, expression = source_of(obj)
+    if not expression:
+        return ""
+    places = {name: f"{{{name}}}" for name in ("x", "weight", "bias", "eps", "normalized_shape")}
+    places["axis"] = "tuple(range(-len({normalized_shape}), 0))"
+    places["dtype"] = "str({x}.dtype)"
+    return f"{lines}\ny = {signature.text(expression, places)}" + ("[0]" if results > 1 else "")

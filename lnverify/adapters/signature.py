@@ -1,0 +1,228 @@
+"""Match the parameters of a callable to our names, by name.
+
+Rule of this file: a parameter is matched because of what it is called, never because of where it stands; what
+cannot be matched and has no default is an error that says how to declare it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lnverify.errors import SignatureError
+
+SYNONYMS: dict[str, tuple[str, ...]] = {
+    "x": ("x", "input", "hidden_states", "inp", "a", "inputs", "tensor", "data"),
+    "weight": ("weight", "gamma", "scale", "g", "w", "a_2", "weights"),
+    "bias": ("bias", "beta", "offset", "b", "shift", "b_2"),
+    "eps": ("eps", "epsilon", "variance_epsilon", "layer_norm_eps", "layernorm_epsilon"),
+    "normalized_shape": ("normalized_shape", "norm_shape"),
+    "axis": ("axis", "dim", "axes", "dims"),
+    "dtype": ("dtype",),
+    "dy": ("dy", "grad_output", "grad_out", "dout", "grad_y", "grad"),
+    "y": ("y", "out", "output"),
+    "mean": ("mean", "mu"),
+    "rstd": ("rstd", "invstd", "inv_std", "rsigma"),
+    "saved": ("saved", "saved_tensors", "cache", "residuals"),
+}
+FORWARD = ("x", "weight", "bias", "eps", "normalized_shape", "axis", "dtype")
+BACKWARD = ("dy", *FORWARD, "y", "mean", "rstd", "saved")
+# torch's C functions have no signature that Python could inspect.
+BUILTINS: dict[str, str] = {
+    "torch.layer_norm": "input, normalized_shape, weight=None, bias=None, eps=1e-05",
+    "torch.native_layer_norm": "input, normalized_shape, weight, bias, eps",
+}
+EMPTY = inspect.Parameter.empty
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One parameter of theirs with our name for it ('' if it stays at its default)."""
+
+    theirs: str
+    ours: str
+    positional: bool
+    default: Any
+
+
+@dataclass(frozen=True)
+class Signature:
+    """Matched parameters, in their order. max_dims: 1 where only one dimension can be normalised."""
+
+    parameters: tuple[Parameter, ...]
+    max_dims: int | None
+
+    def has(self, ours: str) -> bool:
+        """Whether a parameter was matched to our name."""
+        return any(p.ours == ours for p in self.parameters)
+
+    def call(self, function: Callable[..., Any], values: Mapping[str, Any]) -> Any:
+        """Call the function with our values; an absent one stays at its default, or is None without one."""
+        positional: list[Any] = []
+        keywords: dict[str, Any] = {}
+        for parameter in self.parameters:
+            value = values.get(parameter.ours)
+            if parameter.positional:
+                positional.append(
+                    parameter.default if value is None and parameter.default is not EMPTY else value
+                )
+            elif value is not None or parameter.default is EMPTY:
+                keywords[parameter.theirs] = value
+        return function(*positional, **keywords)
+
+    def text(self, function: str, values: Mapping[str, str]) -> str:
+        """Source text of that call; `values` are the texts to put in."""
+        given = [
+            values[p.ours] if p.positional else f"{p.theirs}={values[p.ours]}"
+            for p in self.parameters
+            if p.ours in values
+        ]
+        return f"{function}({', '.join(given)})"
+
+
+def axis(normalized_shape: tuple[int, ...]) -> int | tuple[int, ...]:
+    """The normalised dimensions as negative numbers: an int for one, else a tuple."""
+    dims = len(normalized_shape)
+    return -1 if dims == 1 else tuple(range(-dims, 0))
+
+
+def parameters(function: Any) -> list[inspect.Parameter] | None:
+    """The parameters of a callable, or None where nothing can be inspected."""
+    schema = getattr(function, "_schema", None) or getattr(function, "schema", None)
+    if schema is not None and hasattr(schema, "arguments"):  # a torch operator, a scripted function
+        return [
+            inspect.Parameter(
+                a.name,
+                inspect.Parameter.POSITIONAL_OR_KEYWORD,
+                default=a.default_value if a.has_default_value() else EMPTY,
+            )
+            for a in schema.arguments
+        ]
+    name = f"{getattr(function, '__module__', '')}.{getattr(function, '__name__', '')}"
+    if name in BUILTINS and not hasattr(function, "__code__"):
+        namespace: dict[str, Any] = {}
+        exec(f"def known({BUILTINS[name]}): ...", namespace)
+        function = namespace["known"]
+    try:
+        return list(inspect.signature(function).parameters.values())
+    except (ValueError, TypeError):
+        return None
+
+
+def our_name(theirs: str, allowed: Iterable[str]) -> str:
+    """Our name for a parameter name of theirs, '' if it is no synonym of an allowed one."""
+    allowed = tuple(allowed)
+    for spelling in (theirs, theirs.lower(), theirs.lower().strip("_")):
+        for ours in allowed:
+            if spelling in SYNONYMS[ours]:
+                return ours
+    return ""
+
+
+def _declare_hint(theirs: str, allowed: tuple[str, ...]) -> str:
+    ours = "weight" if "weight" in allowed else allowed[0]
+    return f"?map={theirs}:{ours} or @lnverify.subject(arguments={{{theirs!r}: {ours!r}}})"
+
+
+def match(
+    found: list[inspect.Parameter] | None,
+    label: str,
+    arguments: Mapping[str, str] | None = None,
+    allowed: tuple[str, ...] = FORWARD,
+    by_position: bool = False,
+) -> Signature:
+    """Match parameters to our names; `arguments` declares {theirs: ours}.
+
+    by_position: the callable takes no keywords. Raises SignatureError for a required parameter that cannot
+    be matched, for a declared name that does not exist, and where nothing matches the first allowed name.
+    """
+    arguments = dict(arguments or {})
+    for theirs, ours in arguments.items():
+        if ours not in allowed:
+            raise SignatureError(
+                f"{label}: {theirs!r} is mapped to {ours!r}, which is none of {', '.join(allowed)}."
+            )
+    if found is None and not arguments:
+        raise SignatureError(
+            f"{label} shows no parameter names: wrap it in a function "
+            "fn(x, normalized_shape, weight, bias, eps)."
+        )
+    matched: list[Parameter] = []
+    one_dim = not arguments.keys() & {"normalized_shape", "axis"}
+    any_keyword = found is None
+    for p in found or ():
+        if p.kind is p.VAR_KEYWORD:
+            any_keyword = True
+        if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
+            continue
+        ours = arguments.pop(p.name, "") or our_name(p.name, allowed)
+        if any(m.ours == ours for m in matched) and ours:
+            if p.default is EMPTY:
+                raise SignatureError(
+                    f"{label}: two parameters look like {ours!r}, the second is {p.name!r}: "
+                    f"declare what it is, {_declare_hint(p.name, allowed)}."
+                )
+            ours = ""
+        positional = p.kind is p.POSITIONAL_ONLY or by_position
+        if not ours and p.default is EMPTY:
+            names = "; ".join(f"{o}: {', '.join(SYNONYMS[o])}" for o in allowed)
+            raise SignatureError(
+                f"{label}: the parameter {p.name!r} cannot be matched: rename it to one of ({names}), "
+                f"give it a default, or declare it, {_declare_hint(p.name, allowed)}."
+            )
+        if ours or positional:
+            matched.append(Parameter(p.name, ours, positional, p.default))
+        if ours in ("normalized_shape", "axis"):
+            one_dim = p.annotation in (int, "int")
+    for theirs, ours in arguments.items():
+        if not any_keyword:
+            names = ", ".join(p.name for p in found or ())
+            raise SignatureError(
+                f"{label} has no parameter {theirs!r}, which is mapped to {ours!r}: it has {names}."
+            )
+        matched.append(Parameter(theirs, ours, False, EMPTY))
+    first = allowed[0]
+    if not any(m.ours == first for m in matched):
+        raise SignatureError(
+            f"{label} has no parameter for {first!r} ({', '.join(SYNONYMS[first])}): declare it, "
+            f"?map=theirs:{first} or @lnverify.subject(arguments={{'theirs': {first!r}}})."
+        )
+    return Signature(tuple(matched), 1 if one_dim else None)
+
+
+def match_pair(
+    forward: list[inspect.Parameter] | None,
+    backward: list[inspect.Parameter] | None,
+    label: str,
+    arguments: Mapping[str, str] | None,
+) -> tuple[Signature, Signature]:
+    """Match a forward and its separate backward; a declared name goes to whichever of the two has it.
+
+    Raises SignatureError as `match` does.
+    """
+    declared = dict(arguments or {})
+    names = {p.name for p in backward or ()}
+    here = {p.name for p in forward or ()}
+    to_forward = {k: v for k, v in declared.items() if k in here or k not in names}
+    to_backward = {k: v for k, v in declared.items() if k in names}
+    return match(forward, label, to_forward), match(
+        backward, f"the backward of {label}", to_backward, BACKWARD
+    )
+
+
+def fixed_eps(signature_has_eps: bool, declared: float | None, label: str) -> float | None:
+    """The fixed eps of a callable, None if it can be set. Raises SignatureError if it is neither."""
+    if declared is None and not signature_has_eps:
+        raise SignatureError(
+            f"{label} has no parameter for eps ({', '.join(SYNONYMS['eps'])}): declare the eps that it uses, "
+            "?eps=1e-6 or @lnverify.subject(eps=1e-6)."
+        )
+    return declared
+
+
+def affine_modes(has_weight: bool, has_bias: bool) -> tuple[str, ...]:
+    """Which combinations of weight and bias a signature can take."""
+    modes = {"both": (True, True), "weight": (True, False), "bias": (False, True), "none": (False, False)}
+    return tuple(m for m, (w, b) in modes.items() if (has_weight or not w) and (has_bias or not b))

@@ -1,0 +1,227 @@
+"""Answer a Request with torch: forward, gradients, jvp, double backward; used by every torch adapter.
+
+Rules of this file: gradients come back in the dtype and shape that torch gave them, never cast; a gradient
+that is None is absent; whatever the subject raises is a refusal with the phase in which it was raised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from lnverify.adapters.calling import Attempt, attempt, named_gradients, saved_values, split
+from lnverify.adapters.signature import Signature, axis
+from lnverify.adapters.torch_tensors import Held, hold, to_array
+from lnverify.operation import operation
+from lnverify.protocol import Request, Response
+
+Tensors = Mapping[str, Any]
+# Given the request and its tensors: the leaves to differentiate by, and the forward as a function of leaves.
+Bind = Callable[[Request, Tensors], tuple[dict[str, Any], Callable[[Tensors], Any]]]
+
+
+def outputs(arguments: tuple[str, ...], returns: tuple[str, ...], separate_backward: bool) -> tuple[str, ...]:
+    """What a torch subject with these arguments can be asked for."""
+    first = (*(n for n in returns if n in ("mean", "rstd")), *(f"d{name}" for name in arguments))
+    if separate_backward:
+        return ("y", *first)
+    return ("y", *first, "ty", *(f"d2{name}" for name in arguments), "d2dy")
+
+
+def scalars(request: Request) -> dict[str, Any]:
+    """The values that are no arrays, by our names."""
+    return {
+        "eps": request.eps,
+        "normalized_shape": request.normalized_shape,
+        "axis": axis(request.normalized_shape),
+        "dtype": request.arrays["x"].dtype,
+    }
+
+
+def answer(
+    request: Request,
+    bind: Bind,
+    returns: tuple[str, ...] = ("y",),
+    backward: tuple[Callable[..., Any], Signature] | None = None,
+) -> Response:
+    """Run the subject once per forward that the wanted outputs need."""
+    import torch
+
+    if request.threads is not None and torch.get_num_threads() != request.threads:
+        torch.set_num_threads(request.threads)
+    arguments = tuple(n for n in operation(request.operation).arguments if n in request.arrays)
+    held = {
+        name: hold(request.arrays[name], request.layouts.get(name, "contiguous"), request.device)
+        for name in (*arguments, "dy")
+        if name in request.arrays and not (name == "dy" and request.layouts.get(name) == "output")
+    }
+    tensors = {name: held[name].tensor for name in arguments}
+
+    def body(state: Attempt) -> None:
+        run = _Run(request, state, arguments, held, returns)
+        if backward is not None:
+            run.with_backward(*bind(request, tensors), *backward)
+            return
+        for name in arguments:
+            if name in request.requires_grad:
+                tensors[name].requires_grad_()
+        leaves, call = bind(request, tensors)
+        if set(request.wanted) != {"ty"}:
+            run.with_autograd(leaves, call)
+        if "ty" in request.wanted:
+            run.jvp(leaves, call)
+        run.look_for_changes()
+
+    return attempt(body)
+
+
+class _Run:
+    """One request in progress."""
+
+    def __init__(
+        self,
+        request: Request,
+        state: Attempt,
+        arguments: tuple[str, ...],
+        held: Mapping[str, Held],
+        returns: tuple[str, ...],
+    ) -> None:
+        self.request = request
+        self.state = state
+        self.arguments = arguments
+        self.held = held
+        self.returns = returns
+        self.storages = {h.tensor.untyped_storage().data_ptr() for h in held.values()} - {0}
+        self.own_dy: tuple[Any, Any] | None = None
+
+    def look_for_changes(self) -> None:
+        """Name the arguments whose bits the subject changed."""
+        self.state.changed.extend(name for name, held in self.held.items() if held.changed())
+        if self.own_dy is not None and not to_array(self.own_dy[0], "dy").same_bits(self.own_dy[1]):
+            self.state.changed.append("dy")
+
+    def give(self, name: str, tensor: Any) -> None:
+        """Put a result into the response."""
+        self.state.arrays[name] = to_array(tensor, name)
+        if tensor.untyped_storage().data_ptr() in self.storages:
+            self.state.aliases.append(name)
+
+    def forward(
+        self, leaves: Tensors, call: Callable[[Tensors], Any]
+    ) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+        """Call the subject and give what is wanted of its direct results."""
+        import torch
+
+        modes = {"enabled": torch.enable_grad, "no_grad": torch.no_grad, "inference": torch.inference_mode}
+        self.state.phase = "forward"
+        with modes[self.request.grad_mode]():
+            y, extra, named = split(call(leaves), self.returns)
+        # Before the backward, which might write into what the forward returned.
+        for name, value in {**named, "y": y}.items():
+            if name in self.request.wanted:
+                self.give(name, value)
+        if not isinstance(y, torch.Tensor):
+            raise TypeError(f"y is a {type(y).__name__}, a tensor is expected")
+        return y, extra, named
+
+    def cotangent(self, y: Any) -> Any:
+        """The tensor dy; the subject's own output where the request says so."""
+        if self.request.layouts.get("dy") != "output":
+            return self.held["dy"].tensor
+        dy = y.detach()
+        self.own_dy = (dy, to_array(dy, "dy"))
+        self.state.arrays["dy"] = self.own_dy[1]
+        return dy
+
+    def with_autograd(self, leaves: Tensors, call: Callable[[Tensors], Any]) -> None:
+        """Forward, first gradients and gradients of the gradients by autograd."""
+        import torch
+
+        request, wanted = self.request, set(self.request.wanted)
+        y, _, _ = self.forward(leaves, call)
+        names = [n for n in self.arguments if n in request.requires_grad]
+        second = bool(wanted & {"d2dy", *(f"d2{n}" for n in names)})
+        if not (second or wanted & {f"d{n}" for n in names}) or not y.requires_grad:
+            return
+        self.state.phase = "backward"
+        dy = self.cotangent(y)
+        if second:
+            dy.requires_grad_()
+        inputs = [leaves[n] for n in names]
+        with torch.enable_grad():
+            grads = torch.autograd.grad(
+                y, inputs, dy, allow_unused=True, create_graph=request.create_graph or second
+            )
+        for name, grad in zip(names, grads, strict=True):
+            if grad is not None and f"d{name}" in wanted:
+                self.give(f"d{name}", self.as_asked(grad, name, leaves))
+        if second:
+            self.twice(dict(zip(names, grads, strict=True)), {**{n: leaves[n] for n in names}, "dy": dy})
+
+    def as_asked(self, grad: Any, name: str, leaves: Tensors) -> Any:
+        """A gradient of a parameter that the subject keeps in a shape of its own, (1, N) say, in ours."""
+        asked = self.request.arrays[name].shape
+        return grad.reshape(asked) if grad.shape == leaves[name].shape != asked else grad
+
+    def twice(self, grads: Tensors, inputs: Tensors) -> None:
+        """Gradients of the first gradients, with the cotangents vx, vweight, vbias, by arguments and dy."""
+        import torch
+
+        self.state.phase = "double backward"
+        chosen = [
+            (grad, self.fresh(f"v{name}").reshape(grad.shape))
+            for name, grad in grads.items()
+            if grad is not None and grad.requires_grad and f"v{name}" in self.request.arrays
+        ]
+        if not chosen:
+            return
+        with torch.enable_grad():
+            found = torch.autograd.grad(
+                [grad for grad, _ in chosen], list(inputs.values()), [v for _, v in chosen], allow_unused=True
+            )
+        for name, grad in zip(inputs, found, strict=True):
+            if grad is not None and f"d2{name}" in self.request.wanted:
+                self.give(f"d2{name}", grad if name == "dy" else self.as_asked(grad, name, inputs))
+
+    def fresh(self, name: str) -> Any:
+        """A tensor of a request array that is only passed on to torch itself."""
+        layout = self.request.layouts.get(name, "contiguous")
+        return hold(self.request.arrays[name], layout, self.request.device).tensor
+
+    def jvp(self, leaves: Tensors, call: Callable[[Tensors], Any]) -> None:
+        """Forward mode: the tangent of y for the tangents that are present."""
+        from torch.autograd import forward_ad
+
+        self.state.phase = "jvp"
+        with forward_ad.dual_level():
+            duals = {name: leaf.detach() for name, leaf in leaves.items()}
+            for name in self.arguments:
+                if f"t{name}" in self.request.arrays:
+                    tangent = self.fresh(f"t{name}").reshape(duals[name].shape)
+                    duals[name] = forward_ad.make_dual(duals[name], tangent)
+            y, _, _ = split(call(duals), self.returns)
+            found = forward_ad.unpack_dual(y)
+            if "y" in self.request.wanted and "y" not in self.state.arrays:
+                self.give("y", found.primal)
+            if found.tangent is not None:
+                self.give("ty", found.tangent)
+
+    def with_backward(
+        self,
+        leaves: Tensors,
+        call: Callable[[Tensors], Any],
+        function: Callable[..., Any],
+        signature: Signature,
+    ) -> None:
+        """Forward, then a backward function of the subject's own."""
+        y, extra, named = self.forward(leaves, call)
+        asked = [f"d{n}" for n in self.arguments if n in self.request.requires_grad]
+        if set(asked) & set(self.request.wanted):
+            self.state.phase = "backward"
+            values = {**scalars(self.request), **leaves, **saved_values(extra, named), "y": y}
+            returned = signature.call(function, {**values, "dy": self.cotangent(y)})
+            everything = operation(self.request.operation).arguments
+            for name, grad in named_gradients(returned, everything, self.arguments).items():
+                if name in asked and name in self.request.wanted:
+                    self.give(name, grad)
+        self.look_for_changes()

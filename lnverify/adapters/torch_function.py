@@ -1,0 +1,115 @@
+"""Functions that take and return torch tensors: fn(x, normalized_shape, weight, bias, eps), matched by name.
+
+Also torch operators (torch.ops.aten.native_layer_norm) and torch.autograd.Function classes, which are called
+by their `apply`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from lnverify.adapters import require
+from lnverify.adapters.locate import companion, source_of
+from lnverify.adapters.signature import Signature, affine_modes, fixed_eps, match, match_pair, parameters
+from lnverify.adapters.torch_call import Tensors, answer, outputs, scalars
+from lnverify.operation import operation
+from lnverify.protocol import Request, Response
+from lnverify.subject import Declaration, Subject
+
+FRAMEWORK = "torch"
+GENERIC = True
+
+
+def claims(obj: object) -> bool:
+    """Any callable that is no class, and every torch.autograd.Function."""
+    return (callable(obj) and not isinstance(obj, type)) or _autograd_function(obj) is not None
+
+
+def adapt(obj: Any, target: str, options: Declaration) -> Subject:
+    """Raises FrameworkError without torch and SignatureError where parameters cannot be matched."""
+    torch = require("torch")
+    function, found, by_position = _callee(obj)
+    backward = None
+    if options.backward is None:
+        signature = match(found, target, options.arguments, by_position=by_position)
+    else:
+        other = companion(options.backward, obj, target)
+        signature, matched = match_pair(found, parameters(other), target, options.arguments)
+        backward = (other, matched)
+    fixed = fixed_eps(signature.has("eps"), options.eps, target)
+    returns = options.returns or ("y",)
+    if getattr(obj, "__name__", "").startswith("native_layer_norm") and len(returns) == 1:
+        returns = ("y", "mean", "rstd")
+    names = operation(options.operation or "layer_norm").arguments
+    taken = tuple(name for name in names if signature.has(name))
+
+    def bind(request: Request, tensors: Tensors) -> tuple[dict[str, Any], Callable[[Tensors], Any]]:
+        fixed_values = scalars(request)
+        return dict(tensors), lambda leaves: signature.call(function, {**fixed_values, **leaves})
+
+    def run(request: Request) -> Response:
+        for name in names:
+            if name in request.arrays and name not in taken:
+                return Response(refusal=f"TypeError: {target} has no parameter for {name}")
+        return answer(request, bind, returns, backward)
+
+    return Subject(
+        target=target,
+        capabilities=options.capabilities(
+            devices=devices(torch),
+            outputs=outputs(taken, returns, backward is not None),
+            eps=fixed,
+            max_dims=signature.max_dims,
+            affine=affine_modes("weight" in taken, "bias" in taken),
+        ),
+        run=run,
+        framework=FRAMEWORK,
+        versions={"torch": torch.__version__, "numpy": np.__version__},
+        call_text=call_text(obj, signature, len(returns)),
+    )
+
+
+def devices(torch: Any) -> tuple[str, ...]:
+    """Devices that this torch can use here."""
+    return ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
+
+
+def call_text(obj: Any, signature: Signature, results: int) -> str:
+    """Source lines that import and call the function, see Subject.call_text; '' if it has no place."""
+    lines, expression = source_of(obj)
+    if not expression:
+        return ""
+    places = {name: f"{{{name}}}" for name in ("x", "weight", "bias", "eps", "normalized_shape")}
+    if signature.has("axis"):
+        places["axis"] = "tuple(range(-len({normalized_shape}), 0))"
+    if _autograd_function(obj) is not None and isinstance(obj, type):
+        expression += ".apply"
+    return f"{lines}\ny = {signature.text(expression, places)}" + ("[0]" if results > 1 else "")
+
+
+def _autograd_function(obj: object) -> Any:
+    """The torch.autograd.Function class that the object is, or whose `apply` it is."""
+    torch = sys.modules.get("torch")
+    owner = getattr(obj, "__self__", None) if getattr(obj, "__name__", "") == "apply" else obj
+    if torch is not None and isinstance(owner, type) and issubclass(owner, torch.autograd.Function):
+        return owner
+    return None
+
+
+def _callee(obj: Any) -> tuple[Callable[..., Any], list[inspect.Parameter] | None, bool]:
+    """What to call, its parameters, and whether it takes them by position only."""
+    owner = _autograd_function(obj)
+    if owner is None:
+        # A packet of torch operator overloads has no schema of its own.
+        packet = hasattr(obj, "overloads") and hasattr(obj, "default")
+        return obj, parameters(obj.default if packet else obj), False
+    torch = sys.modules["torch"]
+    found = list(inspect.signature(owner.forward).parameters.values())
+    if owner.setup_context is torch.autograd.Function.setup_context:
+        found = found[1:]  # ctx
+    return owner.apply, found, True

@@ -1,0 +1,121 @@
+"""The command line: `lnverify check`, `laws`, `explain`, `replay`, `selftest`, a file for each.
+
+Rules of this folder: command files import click and little else at their top, so that `--help`, `laws` and
+`explain` start at once; what computes is imported in the command that needs it. Every way out of here has an
+exit status and at most one sentence: 0 holds, 1 violated, 2 usage, 3 inconclusive, 4 a fault of lnverify.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import os
+import sys
+from typing import Any, NoReturn
+
+import click
+
+from lnverify.errors import LnverifyError
+
+COMMANDS = ("check", "laws", "explain", "replay", "selftest")
+
+
+class Group(click.Group):
+    """Commands are imported by name when they are asked for; every error becomes one sentence."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """In the order of use, not of the alphabet."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the command's file."""
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(f"lnverify.cli.{cmd_name}").command
+        return command
+
+    def main(self, *args: Any, **extra: Any) -> NoReturn:
+        """Run, print at most one sentence of error, and exit. A command returns its exit status."""
+        extra["standalone_mode"] = False
+        extra["prog_name"] = "lnverify"
+        try:
+            status = super().main(*args, **extra)
+        except LnverifyError as error:
+            sys.exit(_stop(str(error), error.exit_status))
+        except click.Abort:
+            sys.exit(_stop("interrupted.", 130))
+        except click.ClickException as error:
+            sys.exit(_stop(_usage(error), 2))
+        except Exception as error:
+            if os.environ.get("LNVERIFY_DEBUG") == "1":
+                sys.excepthook(*sys.exc_info())
+            sys.exit(_stop(_crash(error), 4))
+        sys.exit(status if isinstance(status, int) else 0)
+
+
+def _stop(sentence: str, status: int) -> int:
+    click.echo(f"lnverify: {sentence}", err=True)
+    return status
+
+
+def _usage(error: click.ClickException) -> str:
+    """Click's message as one sentence that ends with where the options are listed."""
+    message = error.format_message().rstrip(".").replace("\n", " ")
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context is not None else "lnverify"
+    return f"{message[:1].lower()}{message[1:]} (see `{path} --help`)."
+
+
+def _crash(error: Exception) -> str:
+    """What to do about a fault of lnverify itself."""
+    place = "the issue tracker of lnverify"
+    try:
+        urls = importlib.metadata.metadata("lnverify").get_all("Project-URL") or []
+    except importlib.metadata.PackageNotFoundError:
+        urls = []
+    for url in urls:
+        name, _, address = url.partition(", ")
+        if name.lower() in ("issues", "bug tracker", "tracker"):
+            place = address
+    text = " ".join(str(error).split())
+    debug = "" if os.environ.get("LNVERIFY_DEBUG") == "1" else "; LNVERIFY_DEBUG=1 shows the traceback"
+    return (
+        f"this is a fault of lnverify, not of what it checks ({type(error).__name__}: {text}): "
+        f"please report it, with the command, at {place}{debug}."
+    )
+
+
+def version() -> str:
+    """The installed version, else that of the checkout."""
+    found = getattr(importlib.import_module("lnverify"), "__version__", None)
+    return str(found or importlib.metadata.version("lnverify"))
+
+
+def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
+    if value:
+        click.echo(f"lnverify {version()}")
+        ctx.exit()
+
+
+@click.group(cls=Group, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Show the version.",
+)
+@click.pass_context
+def main(ctx: click.Context) -> None:
+    r"""Does a Layer Normalization compute what it should? Laws with proven bounds, and what breaks them.
+
+    \b
+    lnverify check                          torch.nn.functional.layer_norm, half a minute
+    lnverify check mypkg.nn:FusedLayerNorm  a class or function of yours
+    lnverify check ./kernels.py:forward     a function in a file
+
+    Exit status: 0 holds, 1 violated, 2 usage, 3 inconclusive, 4 a fault of lnverify itself.
+    """
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())

@@ -1,0 +1,206 @@
+"""`lnverify check`: judge implementations by the laws, show what was found, keep the report."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from lnverify.cli.laws import laws_option, words
+from lnverify.errors import LnverifyError, UsageError
+
+if TYPE_CHECKING:
+    from lnverify.finding import Report
+    from lnverify.report_cache import Run
+
+DEFAULT_TARGET = "torch.nn.functional.layer_norm"
+PROFILES = ("quick", "ci", "deep")  # as in lnverify.profiles, which would import more than --help needs
+WORST_FIRST = (1, 3, 0)
+Progress = Callable[[int, int, str], None]
+
+
+def seed_number(_ctx: click.Context, _param: click.Parameter, value: str) -> int:
+    """Option callback: a whole number, or 'random' for a fresh one."""
+    if value == "random":
+        return secrets.randbelow(1 << 32)
+    if not (value.isascii() and value.isdigit()):
+        raise UsageError(f"the seed {value!r} is neither a whole number from 0 nor 'random'.")
+    return int(value)
+
+
+@click.command("check")
+@click.argument("targets", nargs=-1, metavar="[TARGET]...")
+@click.option("--operation", default="layer_norm", show_default=True, help="What the targets compute.")
+@click.option(
+    "--dtype", "dtypes", multiple=True, callback=words, metavar="fp32,bf16", help="Only these dtypes."
+)
+@click.option(
+    "--device", "devices", multiple=True, callback=words, metavar="cpu,cuda", help="Where. [default: cpu]"
+)
+@click.option("--profile", type=click.Choice(PROFILES), default="quick", show_default=True, help="How much.")
+@click.option(
+    "--select", multiple=True, callback=words, metavar="LN1,LN305", help="Only these laws or families."
+)
+@click.option(
+    "--ignore", multiple=True, callback=words, metavar="LN7", help="Leave these laws or families out."
+)
+@click.option("--strict", is_flag=True, help="Warnings make the verdict 'violated' too.")
+@click.option("-x", "--fail-fast", is_flag=True, help="Stop at the first violation.")
+@click.option(
+    "--seed", default="0", callback=seed_number, metavar="N|random", help="Other cases. [default: 0]"
+)
+@click.option(
+    "--max-examples", type=click.IntRange(min=1), metavar="N", help="Drawn cases per strategy and dtype."
+)
+@click.option(
+    "--time-limit", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS", help="Stop after."
+)
+@click.option("-q", "--quiet", is_flag=True, help="The verdict line only.")
+@click.option("-v", "--verbose", is_flag=True, help="Every law in every dtype.")
+@click.option(
+    "--json", "json_path", type=click.Path(path_type=Path), metavar="FILE", help="Write the report."
+)
+@click.option(
+    "--junit", "junit_path", type=click.Path(path_type=Path), metavar="FILE", help="Write JUnit XML."
+)
+@click.option("--output-format", type=click.Choice(("text", "github")), default="text", show_default=True)
+@laws_option
+def command(
+    targets: tuple[str, ...],
+    dtypes: tuple[str, ...] | None,
+    json_path: Path | None,
+    junit_path: Path | None,
+    output_format: str,
+    quiet: bool,
+    verbose: bool,
+    select: tuple[str, ...] | None,
+    ignore: tuple[str, ...] | None,
+    operation: str,
+    **options: Any,
+) -> int:
+    r"""Check TARGETs against the laws; without one, torch.nn.functional.layer_norm.
+
+    \b
+    A target is [kind:]place[:name][?key=value&...]:
+      torch.nn.LayerNorm                  a class or function by its dotted name
+      mypkg.nn:FusedLN?eps=1e-6           the same, with what it fixes
+      ./kernels.py:fwd?backward=bwd       functions in a file
+    """
+    from lnverify import report_cache
+    from lnverify.floats import canonical_dtype
+    from lnverify.law import select_laws
+    from lnverify.operation import operation as known_operation
+
+    # All that can be wrong with the arguments is found here, before the first framework is imported.
+    known_operation(operation)
+    options["dtypes"] = tuple(dict.fromkeys(map(canonical_dtype, dtypes))) if dtypes else None
+    if not select_laws(select, ignore):
+        raise UsageError("no law is left: --ignore leaves out every law that --select chooses.")
+    _check_paths(json_path, junit_path)
+    run = report_cache.new_run()
+    reports: list[Report] = []
+    try:
+        for target in targets or (DEFAULT_TARGET,):
+            report = _run(target, quiet, operation=operation, select=select, ignore=ignore, **options)
+            reports.append(report)
+            source = _keep(run, reports, json_path)
+            if len(reports) > 1 and not quiet:
+                click.echo()
+            _show(report, source, output_format=output_format, quiet=quiet, verbose=verbose)
+            if report.stopped == "interrupted" or (options["fail_fast"] and report.exit_status == 1):
+                break
+    finally:
+        # Also where a later target cannot be loaded: what was found is written.
+        if reports:
+            _write(reports, json_path, junit_path)
+    left = targets[len(reports) :]
+    if left:
+        click.echo(f"lnverify: not checked: {', '.join(left)}.", err=True)
+    found = {report.exit_status for report in reports}
+    return next(status for status in WORST_FIRST if status in found)
+
+
+def _check_paths(*paths: Path | None) -> None:
+    """Report paths are refused before the run, not after it."""
+    from lnverify.reports import json_file
+
+    given = [path for path in paths if path is not None]
+    for path in given:
+        json_file.check_writable(path)
+    if len({path.resolve() for path in given}) < len(given):
+        raise UsageError("--json and --junit name the same file: give two.")
+
+
+def _run(target: str, quiet: bool, *, devices: Sequence[str] | None, **options: Any) -> Report:
+    from lnverify.runner import check
+
+    with progress_bar(target, shown=not quiet) as progress:
+        return check(target, devices=devices, progress=progress, **options)
+
+
+@contextmanager
+def progress_bar(title: str, *, shown: bool = True) -> Iterator[Progress | None]:
+    """A bar on stderr while something runs, if stderr is a terminal; None otherwise."""
+    if not (shown and sys.stderr.isatty()):
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True, markup=False, highlight=False)
+    columns = (TextColumn("{task.fields[title]}", markup=False), BarColumn(), TimeElapsedColumn())
+    with Progress(
+        *columns, TextColumn("{task.description}", markup=False), console=console, transient=True
+    ) as bar:
+        task = bar.add_task("", title=title, total=None)
+
+        def progress(done: int, total: int, text: str) -> None:
+            bar.update(task, completed=done, total=total or None, description=text)
+
+        yield progress
+
+
+def _keep(run: Run, reports: Sequence[Report], json_path: Path | None) -> str:
+    """Keep the reports in the cache; what `lnverify replay` takes: the given file, the run's id, or ''."""
+    try:
+        run.store(reports)
+        kept = run.id
+    except LnverifyError as error:
+        kept = ""
+        click.echo(f"lnverify: the report is not kept: {error}", err=True)
+    return str(json_path) if json_path is not None and json_path.suffix == ".json" else kept
+
+
+def _show(report: Report, source: str, *, output_format: str, quiet: bool, verbose: bool) -> None:
+    from lnverify.reports import console, github
+
+    if output_format == "github":
+        for line in github.workflow_commands(report):
+            click.echo(line)
+        if place := os.environ.get("GITHUB_STEP_SUMMARY"):
+            _append(Path(place), github.summary(report, source))
+        quiet = True  # the annotations say the rest
+    console.show(report, console.make_console(), source=source, verbose=verbose, quiet=quiet)
+
+
+def _append(path: Path, text: str) -> None:
+    try:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise UsageError(f"cannot write the summary {str(path)!r}: {error.strerror}.") from None
+
+
+def _write(reports: Sequence[Report], json_path: Path | None, junit_path: Path | None) -> None:
+    from lnverify.reports import json_file, junit
+
+    if json_path is not None:
+        json_file.write(json_path, json_file.text(reports))
+    if junit_path is not None:
+        json_file.write(junit_path, junit.text(reports))

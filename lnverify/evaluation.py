@@ -1,0 +1,446 @@
+"""Evaluation: a case, evaluated once for every law: the subject's response, the exact result, the bounds.
+
+Judging an output means: does an admissible error before the final rounding explain what was returned?
+
+    ratio = distance(exact value, rounding cell of the returned number) / bound before rounding
+
+and ratio <= 1 passes. In 16 bits, where the bound is often far below an ulp, this asks for the correctly
+rounded result except next to ties. Rows where right algorithms may overflow are not judged (bounds.row_range);
+what happens there is kept apart as `range_note`, which no law turns into an error.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+
+from lnverify.bounds import Bounds, Precision, Range, row_range
+from lnverify.case import Case
+from lnverify.floats import FORMATS, Float64Array, FloatArray, distance, error_in_ulp, quantum
+from lnverify.formulas import layer_norm as first_order
+from lnverify.formulas import layer_norm_second_order as second_order
+from lnverify.law import INAPPLICABLE, Outcome
+from lnverify.oracle import Exact, Pair
+from lnverify.protocol import Response
+from lnverify.running import Context, Running
+from lnverify.subject import Subject
+
+ROW_OUTPUTS = ("y", "dx", "ty", "d2x", "d2dy")  # shape of x
+COLUMN_OUTPUTS = ("dweight", "dbias", "d2weight", "d2bias")  # shape of a parameter
+PLAIN = {"y": "y", "dx": "dx", "dweight": "dweight", "dbias": "dbias", "ty": "the jvp's tangent of y"}
+
+
+@dataclass
+class Stopwatch:
+    """Seconds by stage and the number of requests, for the report."""
+
+    seconds: dict[str, float] = field(default_factory=lambda: {"subject": 0.0, "oracle": 0.0, "bound": 0.0})
+    requests: int = 0
+
+    def timed(self, stage: str, start: float) -> None:
+        """Add the time since `start` (time.perf_counter) to a stage."""
+        self.seconds[stage] = self.seconds.get(stage, 0.0) + time.perf_counter() - start
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """One output against its bound. state: holds, violated, vacuous, unjudged (range), missing, refused, shape.
+
+    ratio: the largest error over bound; index, expected, got, bound: where it is; ulps: the largest error of
+    a judged element in ulps of the output; range_note: what happened in rows that are not judged, or ''.
+    """
+
+    output: str
+    state: str
+    ratio: float = 0.0
+    index: tuple[int, ...] = ()
+    expected: float | None = None
+    got: float | None = None
+    bound: float | None = None
+    ulps: float = 0.0
+    range_note: str = ""
+    message: str = ""
+
+    def outcome(self, cause: str, message: str | None = None, violated: bool | None = None) -> Outcome:
+        """The Outcome of a law that takes this judgement as it is."""
+        bad = self.state == "violated" if violated is None else violated
+        if self.state in ("refused", "missing", "shape", "unjudged"):
+            return INAPPLICABLE
+        if self.state == "vacuous" and not bad:
+            return Outcome("vacuous", self.ratio, self.output)
+        return Outcome(
+            "violated" if bad else "holds",
+            self.ratio,
+            self.output,
+            self.index,
+            (message or self.sentence()) if bad else "",
+            cause if bad else "",
+            self.expected,
+            self.got,
+            self.bound,
+        )
+
+    def sentence(self) -> str:
+        """'y differs from the exact value by 41 ulp at [3, 7], 8.2 times the bound.'"""
+        where = "[" + ", ".join(map(str, self.index)) + "]" if self.index else ""
+        name = PLAIN.get(self.output, self.output)
+        if self.got is not None and self.got != self.got:
+            return f"{name}{where} is NaN where {self.expected:.9g} is right."
+        return (
+            f"{name}{where} is {self.got:.9g}, exact {self.expected:.9g}: "
+            f"{self.ratio:.3g} times what any summation order may deviate."
+        )
+
+
+class Evaluator:
+    """Evaluates cases of one subject; keeps the latest evaluations, so that laws share them."""
+
+    def __init__(self, subject: Subject, stopwatch: Stopwatch | None = None, keep: int = 24) -> None:
+        """`keep`: how many evaluations stay in the cache (by identity of the case)."""
+        self.subject = subject
+        self.stopwatch = stopwatch or Stopwatch()
+        self._kept: OrderedDict[int, Evaluation] = OrderedDict()
+        self._keep = keep
+
+    def evaluate(self, case: Case) -> Evaluation:
+        """The evaluation of a case; the same object for the same Case."""
+        found = self._kept.get(id(case))
+        if found is not None and found.case is case:
+            self._kept.move_to_end(id(case))
+            return found
+        evaluation = Evaluation(case, self)
+        self._kept[id(case)] = evaluation
+        while len(self._kept) > self._keep:
+            self._kept.popitem(last=False)
+        return evaluation
+
+    def precision(self, dtype: str) -> Precision:
+        """What the subject computes in for a dtype, by its declarations."""
+        declared = self.subject.capabilities
+        return Precision.of(dtype, declared.compute.get(dtype), declared.backward_from)
+
+
+class Evaluation:
+    """A case with the subject's response, the exact result and the bounds, each evaluated when first needed."""
+
+    def __init__(self, case: Case, evaluator: Evaluator, response: Response | None = None) -> None:
+        """`response`: a stored answer to judge instead of running the subject (replay)."""
+        self._asked, self.evaluator = case, evaluator
+        self._stored = response
+        self._judged: dict[tuple[str, str, bool], Judgement] = {}
+        self._bounds: dict[tuple[str, bool], Bounds] = {}
+        self._responses: dict[tuple[str, ...], Response] = {}
+
+    @property
+    def subject(self) -> Subject:
+        """The subject."""
+        return self.evaluator.subject
+
+    def again(self, case: Case) -> Evaluation:
+        """Evaluate a transformed case with the same subject."""
+        return self.evaluator.evaluate(case)
+
+    # What the subject answered
+
+    def ask(self, *wanted: str, fresh: bool = False) -> Response:
+        """The subject's response for the wanted outputs; the same object for the same outputs unless fresh."""
+        if self._stored is not None:
+            return self._stored
+        if not fresh and wanted in self._responses:
+            return self._responses[wanted]
+        start = time.perf_counter()
+        response = self.subject.run(self._asked.request(*wanted))
+        self.evaluator.stopwatch.timed("subject", start)
+        self.evaluator.stopwatch.requests += 1
+        if not fresh:
+            self._responses[wanted] = response
+        return response
+
+    def _wanted(self) -> tuple[str, ...]:
+        can = self.subject.capabilities.outputs
+        grads = self._asked.gradients() if self._asked.has("dy") else ()
+        return ("y", *(o for o in ("mean", "rstd") if o in can), *(g for g in grads if g in can))
+
+    @cached_property
+    def response(self) -> Response:
+        """The response for y, the statistics and the gradients of the case, as far as the subject has them."""
+        return self.ask(*self._wanted())
+
+    @cached_property
+    def case(self) -> Case:
+        """The case as the subject saw it: with dy = 'output' it holds the dy that the subject reported."""
+        asked = self._asked
+        if asked.layouts.get("dy") == "output":
+            reported = self.response.arrays.get("dy")
+            if reported is not None and reported.shape == asked.arrays["x"].shape:
+                return replace(asked, arrays={**asked.arrays, "dy": reported})
+        return asked
+
+    def output(self, name: str) -> FloatArray | None:
+        """A returned array, or None where it is missing."""
+        if name in ("ty",):
+            return self.ask(name).arrays.get(name)
+        if name.startswith("d2"):
+            return self.second_order.arrays.get(name)
+        return self.response.arrays.get(name)
+
+    @cached_property
+    def second_order(self) -> Response:
+        """The response of the double backward for every argument of the case, and dy."""
+        names = [f"d2{a}" for a in ("x", "weight", "bias") if self._asked.has(a)] + ["d2dy"]
+        return self.ask(*(n for n in names if n in self.subject.capabilities.outputs))
+
+    # What is right
+
+    @cached_property
+    def exact(self) -> Exact:
+        """The exact results."""
+        start = time.perf_counter()
+        exact = Exact(self.case)
+        _ = exact.forward, exact.statistics
+        self.evaluator.stopwatch.timed("oracle", start)
+        return exact
+
+    def pair(self, output: str) -> Pair:
+        """The exact value of an output."""
+        exact = self.exact
+        start = time.perf_counter()
+        pair = exact.pair(output)
+        self.evaluator.stopwatch.timed("oracle", start)
+        return pair
+
+    # What is admitted
+
+    @cached_property
+    def precision(self) -> Precision:
+        """Formats of computation and output."""
+        return self.evaluator.precision(self.case.dtype)
+
+    @cached_property
+    def range(self) -> Range:
+        """Rows near the ends of the range."""
+        return row_range(self.case, self.exact, self.precision.compute)
+
+    def bounds(self, tier: str = "det", points: bool = False) -> Bounds:
+        """The bounds in a tier."""
+        key = (tier, points)
+        if key not in self._bounds:
+            self._bounds[key] = Bounds(self.case, self.exact, self.precision, tier, points)
+        return self._bounds[key]
+
+    def bound(self, output: str, tier: str = "det", points: bool = False) -> Float64Array:
+        """The bound of an output, in its shape: closed form, or running errors for jvp and double backward."""
+        exact = self.exact
+        start = time.perf_counter()
+        if output == "ty" or output.startswith("d2"):
+            value = self._running(output, tier)
+        else:
+            value = self.bounds(tier, points).of(output)
+        assert exact is self.exact
+        self.evaluator.stopwatch.timed("bound", start)
+        return value
+
+    def _running(self, output: str, tier: str) -> Float64Array:
+        cache: dict[tuple[str, str], dict[str, Running]] = self.__dict__.setdefault("_runs", {})
+        kind = "jvp" if output == "ty" else "double"
+        if (kind, tier) not in cache:
+            cache[kind, tier] = self._evaluate_running(kind, tier)
+        key = {"ty": "y_dot", "d2x": "x_bar2", "d2weight": "gamma_bar2", "d2bias": "beta_bar2", "d2dy": "y_bar_bar2"}
+        result = cache[kind, tier][key[output]]
+        name = output.removeprefix("d2")
+        out = FORMATS[self.case.arrays[name].dtype] if name in self.case.arrays else self.precision.output
+        with np.errstate(all="ignore"):
+            error = result.error
+            if output == "d2x":
+                error = np.ldexp(error, -self.exact.exponent[:, None])
+            extra = self.precision.compute.u * np.abs(self.exact.pair(output).hi)
+            return np.asarray(error + extra + out.tiny + self.precision.compute.tiny)
+
+    def _evaluate_running(self, kind: str, tier: str) -> dict[str, Running]:
+        """The generated derivative in running errors, x seeded for forms on raw data (running.seed)."""
+        case, st = self.case, self.exact.statistics
+        context = Context(self.precision.compute, tier)
+        suffix = {(1, 1): "", (1, 0): "_weight", (0, 1): "_bias", (0, 0): "_plain"}[
+            int(case.has("weight")), int(case.has("bias"))
+        ]
+        present = [p for p in ("weight", "bias") if case.has(p)]
+        with np.errstate(all="ignore"):
+            centred = st.x - st.x0[:, None]
+            x = context.seed(centred, st.x0, st.mu, case.n)
+            given = [x, *(context.exact(case.vector(p)) for p in present), context.exact(st.eps)]
+            scaled = -self.exact.exponent[:, None]
+
+            def tangent(name: str) -> Running:
+                shape = (case.rows, case.n) if name.endswith("x") else (case.n,)
+                values = case.arrays[name].values.reshape(shape) if case.has(name) else np.zeros(shape)
+                return context.exact(np.ldexp(values, scaled) if name.endswith("x") else values)
+
+            if kind == "jvp":
+                given += [tangent("tx"), *(tangent(f"t{p}") for p in present)]
+                result: dict[str, Running] = getattr(first_order, f"layer_norm{suffix}_jvp")(*given)
+            else:
+                given += [context.exact(case.matrix("dy")), tangent("vx"), *(tangent(f"v{p}") for p in present)]
+                result = getattr(second_order, f"layer_norm{suffix}_vjp_vjp")(*given)
+        return {name: context.lift(value) for name, value in result.items()}
+
+    # Judging
+
+    def _shape(self, output: str) -> tuple[int, ...]:
+        if output in ROW_OUTPUTS:
+            return (self.case.rows, self.case.n)
+        return (self.case.n,) if output in COLUMN_OUTPUTS else (self.case.rows,)
+
+    def judge(self, output: str, tier: str = "det", points: bool = False) -> Judgement:
+        """Judge one output (y, mean, rstd, dx, dweight, dbias, ty, d2x, d2weight, d2bias, d2dy)."""
+        key = (output, tier, points)
+        if key not in self._judged:
+            self._judged[key] = self._judge(output, tier, points)
+        return self._judged[key]
+
+    def _judge(self, output: str, tier: str, points: bool) -> Judgement:
+        got = self.output(output)
+        source = self.second_order if output.startswith("d2") else self.ask(output) if output == "ty" else self.response
+        if source.refusal is not None:
+            return Judgement(output, "refused", message=source.refusal)
+        if got is None:
+            return Judgement(output, "missing")
+        shape = self._shape(output)
+        if got.size != int(np.prod(shape)):
+            return Judgement(output, "shape")
+        if got.size == 0:
+            return Judgement(output, "vacuous")
+        return self.judge_values(output, got.values.reshape(shape), got.dtype, tier, points)
+
+    def settle(self, output: str) -> tuple[Judgement, str]:
+        """The judgement in the deciding tier, and its class: the judgement's state, or in 16 bits 'points'
+        (explained by the rounding points of op-by-op code) or 'last place' (within one ulp everywhere)."""
+        judgement = self.judge(output)
+        if judgement.state != "violated" or FORMATS[self.case.dtype].precision > 11:
+            return judgement, judgement.state
+        if output in ("y", "dx", "dweight") and self.judge(output, points=True).ratio <= 1:
+            return judgement, "points"
+        return judgement, "last place" if judgement.ulps <= 1 else "violated"
+
+    def _skipped(self, output: str, returned: Float64Array) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
+        """Elements that are not judged, in the output's shape."""
+        broken = ~np.isfinite(self.case.matrix("x")).all(axis=1)
+        limits = self.range
+        if output in COLUMN_OUTPUTS:
+            off = bool(broken.any())
+            if not output.endswith("bias"):
+                off |= bool((limits.excused | limits.grey | limits.backward).any())
+            return np.full(returned.shape, off or limits.column)
+        rows = broken | limits.excused
+        if output in ("dx", "d2x", "d2dy", "ty"):
+            rows = rows | limits.grey | (limits.backward if output != "ty" else False)
+        else:
+            lost = ~np.isfinite(returned) if returned.ndim == 1 else ~np.isfinite(returned).all(axis=1)
+            rows = rows | (limits.grey & lost)
+        return np.broadcast_to(rows[:, None], returned.shape) if returned.ndim == 2 else rows
+
+    def judge_values(
+        self, output: str, returned: Float64Array, dtype: str, tier: str = "det", points: bool = False
+    ) -> Judgement:
+        """Judge given values as this output of this case; `dtype` is the format that they were rounded to."""
+        exact, bound = self.pair(output), self.bound(output, tier, points)
+        # A result wider than its due format is judged by the due one: the dtype has a law of its own.
+        due = self.case.arrays.get(output[1:], self.case.arrays["x"]).dtype if output.startswith("d") else self.case.dtype
+        fmt = FORMATS[due] if FORMATS[dtype].precision > FORMATS[due].precision else FORMATS[dtype]
+        start = time.perf_counter()
+        with np.errstate(all="ignore"):
+            apart = distance(returned, exact.hi, exact.lo, fmt)
+            # A bound that is infinite or NaN admits everything, a NaN included.
+            blind = ~np.isfinite(bound)
+            ratio = np.where(apart == 0, 0.0, apart / np.where(blind, 1.0, bound))
+            ratio = np.where(blind, 0.0, ratio)
+            skipped = self._skipped(output, returned)
+            wrong = skipped & (ratio > 1) & ~np.isnan(exact.hi)
+            ratio = np.where(skipped, 0.0, ratio)
+        note = self._range_note(output, returned, wrong)
+        judged = ~skipped & ~blind & np.isfinite(exact.hi)
+        if not judged.any():
+            self.evaluator.stopwatch.timed("bound", start)
+            return Judgement(output, "vacuous" if (~skipped).any() else "unjudged", range_note=note)
+        at = np.unravel_index(int(np.argmax(ratio)), ratio.shape)
+        worst = float(ratio[at])
+        size = np.abs(exact.hi)
+        scale = size.max(where=judged, initial=0.0)
+        sees = bool((judged & (bound < scale)).any()) if scale > 0 else True
+        state = "violated" if worst > 1 else "holds" if sees else "vacuous"
+        ulps = 0.0
+        if worst > 1:
+            ulps = float(error_in_ulp(returned, exact.hi, exact.lo, fmt).max(where=judged, initial=0.0))
+        self.evaluator.stopwatch.timed("bound", start)
+        return Judgement(
+            output,
+            state,
+            worst,
+            self.place(output, tuple(int(i) for i in at)),
+            float(exact.hi[at]),
+            float(returned[at]),
+            float(bound[at]),
+            ulps,
+            note,
+        )
+
+    def place(self, output: str, at: tuple[int, ...]) -> tuple[int, ...]:
+        """Index in the output's real shape of an index in its (rows, n) or (n,) form."""
+        x = self.case.arrays["x"].shape
+        batch = x[: len(x) - len(self.case.normalized_shape)]
+        if output in ROW_OUTPUTS:
+            row = np.unravel_index(at[0], batch) if batch else ()
+            return tuple(int(i) for i in (*row, *np.unravel_index(at[1], self.case.normalized_shape)))
+        return tuple(int(i) for i in np.unravel_index(at[0], self.case.normalized_shape if output in COLUMN_OUTPUTS else batch or (1,)))
+
+    def _range_note(self, output: str, returned: Float64Array, wrong: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> str:
+        if not wrong.any():
+            return ""
+        at = np.unravel_index(int(np.argmax(wrong)), wrong.shape)
+        value = returned[at]
+        kind = "NaN" if np.isnan(value) else "infinity" if np.isinf(value) else "zero" if value == 0 else "a wrong value"
+        return f"{output}{list(self.place(output, tuple(int(i) for i in at)))} is {kind}"
+
+    def compare(self, other: Evaluation, output: str, scale: float | Float64Array = 1.0) -> Judgement:
+        """Two runs: is (this - scale * other) what the exact results on the inputs of each run say?
+
+        Limit: the sum of both bounds plus both half cells (the other's times |scale|); the exact difference
+        comes from the oracle on the rounded inputs that each run really got.
+        """
+        mine, theirs = self.output(output), other.output(output)
+        if mine is None or theirs is None or mine.size != theirs.size or mine.size == 0:
+            return Judgement(output, "missing")
+        shape = self._shape(output)
+        a, b = mine.values.reshape(shape), theirs.values.reshape(shape)
+        exact_a, exact_b = self.pair(output), other.pair(output)
+        with np.errstate(all="ignore"):
+            limit = self.bound(output) + np.abs(scale) * other.bound(output)
+            limit = limit + 0.5 * quantum(a, FORMATS[mine.dtype]) + 0.5 * np.abs(scale) * quantum(b, FORMATS[theirs.dtype])
+            expected = (exact_a.hi - scale * exact_b.hi) + (exact_a.lo - scale * exact_b.lo)
+            got = a - scale * b
+            apart = np.abs(got - expected)
+            blind = ~np.isfinite(limit)
+            skipped = self._skipped(output, a) | other._skipped(output, b)
+            ratio = np.where(blind | skipped, 0.0, np.where(np.isnan(apart), np.inf, apart / np.where(blind, 1.0, limit)))
+        if not (~blind & ~skipped).any():
+            return Judgement(output, "vacuous")
+        at = np.unravel_index(int(np.argmax(ratio)), ratio.shape)
+        worst = float(ratio[at])
+        scale_here = np.abs(exact_a.hi).max(where=~skipped, initial=0.0)
+        sees = bool(((limit < scale_here) & ~skipped).any()) if scale_here > 0 else True
+        return Judgement(
+            output,
+            "violated" if worst > 1 else "holds" if sees else "vacuous",
+            worst,
+            self.place(output, tuple(int(i) for i in at)),
+            float(np.asarray(expected)[at]),
+            float(np.asarray(got)[at]),
+            float(np.asarray(limit)[at]),
+        )
+
+
+Checker = Callable[[Evaluation], Outcome]

@@ -1,0 +1,108 @@
+"""What the generated formulas call: shapes, contractions and square roots over any number type.
+
+A number type takes part as one of
+
+* a NumPy array of float64, float32 or longdouble;
+* a NumPy array of objects (mpmath, Arb, ...) with + - * /, and `.sqrt()` or mpmath's `.context`;
+* an array class of its own, with `.shape`, `.ndim`, `.transpose(axes)`, `[...]` with None and slices,
+  `.sum(axis=...)`, `+ - * /` with its like and with ints on either side, unary minus, `**` with a
+  positive int, and `.sqrt()`.
+
+The file must not know layer normalisation, and never converts one number type into another.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+
+class ShapeError(ValueError):
+    """An argument of a formula does not have the shape that the formula is stated for."""
+
+
+def shape_of(value: Any) -> tuple[int, ...]:
+    """The shape of an array of any class; a number has shape ()."""
+    return tuple(getattr(value, "shape", ()))
+
+
+def sizes(divisors: str, /, **arguments: tuple[Any, ...]) -> tuple[int, ...]:
+    """Check that arguments agree in shape, and return the extents of the indices in `divisors`.
+
+    Each argument is (value, indices) or (value, indices, other indices that are allowed too): with
+    `x=(x, "bi"), eps=(eps, "b", "")`, x has shape (b, i) and eps has shape (b,) or is a number. A
+    formula divides by the extents it asks for, hence they must not be zero.
+
+    Raises ShapeError.
+    """
+    extents: dict[str, int] = {}
+    for name, (value, *allowed) in arguments.items():
+        shape = shape_of(value)
+        fitting = [spec for spec in allowed if len(spec) == len(shape)]
+        if not fitting or any(
+            extents.setdefault(letter, size) != size for letter, size in zip(fitting[0], shape, strict=True)
+        ):
+            wanted = " or ".join(
+                f"({', '.join(f'{c}={extents[c]}' if c in extents else c for c in spec)})" for spec in allowed
+            )
+            raise ShapeError(f"{name} has shape {shape}, expected {wanted}")
+    for letter in divisors:
+        if extents[letter] == 0:
+            raise ShapeError(f"index {letter} is empty: the formula divides by its extent")
+    return tuple(extents[letter] for letter in divisors)
+
+
+def contract(spec: str, /, *operands: Any) -> Any:
+    """Multiply the operands and sum over the indices that the result lacks: `"bi,bi->b"`.
+
+    Plain float64 arrays go to `numpy.einsum`. Every other number type is transposed, multiplied by
+    broadcasting and summed, because einsum knows only built-in types (and crashes on some others).
+    """
+    inputs, result = spec.split("->")
+    specs = inputs.split(",")
+    if all(type(operand) is np.ndarray and operand.dtype == np.float64 for operand in operands):
+        return np.einsum(spec, *operands)
+    order = result + "".join(sorted(set("".join(specs)) - set(result)))
+    product: Any = None
+    for operand, letters in zip(operands, specs, strict=True):
+        present = [letter for letter in order if letter in letters]
+        axes = tuple(letters.index(letter) for letter in present)
+        aligned = operand if axes == tuple(range(len(axes))) else operand.transpose(axes)
+        aligned = aligned[tuple(slice(None) if letter in letters else None for letter in order)]
+        product = aligned if product is None else product * aligned
+    for axis in range(len(order) - 1, len(result) - 1, -1):
+        product = product.sum(axis=axis)
+    return product
+
+
+def _element_sqrt(value: Any) -> Any:
+    if hasattr(value, "sqrt"):
+        return value.sqrt()
+    if hasattr(value, "context"):  # mpmath: the precision belongs to the context, not to the number
+        return value.context.sqrt(value)
+    if isinstance(value, float):
+        return math.sqrt(value)
+    # An int or a Fraction has no square root of its own type: rounding to float64 would go unseen.
+    raise TypeError(f"no square root for {type(value).__name__}")
+
+
+_object_sqrt = np.frompyfunc(_element_sqrt, 1, 1)
+
+
+def sqrt(value: Any) -> Any:
+    """The square root, element by element, in the number type of `value`.
+
+    Raises TypeError for a type that has no square root of its own, such as int or Fraction.
+    """
+    if isinstance(value, np.ndarray | np.generic):
+        return _object_sqrt(value) if value.dtype == object else np.sqrt(value)
+    return _element_sqrt(value)
+
+
+def zeros_like(value: Any) -> Any:
+    """Zeros of the shape and number type of `value`, which must be finite unless it is a float array."""
+    if isinstance(value, np.ndarray) and value.dtype != object:
+        return np.zeros_like(value)
+    return value * 0

@@ -1,0 +1,227 @@
+"""LN6xx: rows, shapes, dtypes, layouts, and whether a request is answered at all."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from lnverify.case import Case
+from lnverify.evaluation import Evaluation
+from lnverify.floats import FORMATS, FloatArray, quantum
+from lnverify.law import INAPPLICABLE, Outcome, law
+
+ROWS = "Ba, Kiros, Hinton (2016), section 3: every case has statistics of its own"
+ROWS_CAUSE = "rows of a batch influence each other"
+
+
+def _single(case: Case, row: int) -> Case:
+    """One row as a batch of one."""
+    arrays = {k: v for k, v in case.arrays.items() if k in ("weight", "bias")}
+    for name in ("x", "dy"):
+        if case.has(name):
+            bits = case.arrays[name].bits.reshape(case.rows, case.n)[row]
+            arrays[name] = FloatArray(case.arrays[name].dtype, bits.reshape(1, *case.normalized_shape).copy())
+    layouts = {k: v for k, v in case.layouts.items() if k not in ("x", "dy")}
+    return replace(case, arrays=arrays, layouts=layouts, recipe=None)
+
+
+def _row_apart(a: Evaluation, row_a: int, b: Evaluation, row_b: int, name: str) -> float:
+    """Largest ratio of |difference of two returned rows with equal inputs| to the sum of both limits."""
+    one, two = a.output(name), b.output(name)
+    if one is None or two is None or one.size != a.case.size or two.size != b.case.size:
+        return 0.0
+    points = a.case.dtype in ("bfloat16", "float16")
+    first = one.values.reshape(a.case.rows, a.case.n)[row_a]
+    second = two.values.reshape(b.case.rows, b.case.n)[row_b]
+    if a._skipped(name, one.values.reshape(a.case.rows, a.case.n))[row_a].any() or b._skipped(name, two.values.reshape(b.case.rows, b.case.n))[row_b].any():  # fmt: skip
+        return 0.0
+    with np.errstate(all="ignore"):
+        limit = a.bound(name, "det", points)[row_a] + b.bound(name, "det", points)[row_b]
+        limit = limit + quantum(first, FORMATS[one.dtype]) * (1.0 if points else 0.5) + quantum(second, FORMATS[two.dtype]) * (1.0 if points else 0.5)  # fmt: skip
+        apart = np.abs(first - second)
+        ratio = np.where(np.isfinite(limit), np.where(np.isnan(apart), np.inf, apart / limit), 0.0)
+        ratio = np.where(np.isnan(first) & np.isnan(second), 0.0, ratio)
+    return float(ratio.max(initial=0.0))
+
+
+def _row_outputs(ev: Evaluation) -> list[str]:
+    return ["y"] + (["dx"] if ev.case.has("dy") and "dx" in ev.case.gradients() and "dx" in ev.subject.capabilities.outputs else [])
+
+
+@law("LN601", name="row-alone", severity="error", limit=24, max_elements=1 << 16, source=ROWS + "; pytorch/pytorch#149301")
+def row_alone(ev: Evaluation) -> Outcome:
+    """A row alone gives what it gives within a batch, in y and dx.
+
+    Limit: the sum of the bounds of both runs and half a cell of each. (Equal bits are the declared property
+    'batch_invariant', LN602.)
+    """
+    case = ev.case
+    if case.rows < 2 or case.n == 0 or case.layouts.get("dy") == "output":
+        return INAPPLICABLE
+    worst = 0.0
+    for row in {case.rows - 1, (case.n * 7) % case.rows}:
+        alone = ev.again(_single(case, row))
+        for name in _row_outputs(ev):
+            ratio = _row_apart(ev, row, alone, 0, name)
+            worst = max(worst, ratio)
+            if ratio > 1:
+                text = f"Row {row} of {case.rows} differs in {name} from the same row alone, {ratio:.3g} times the sum of both bounds."
+                return Outcome("violated", ratio, name, (row,), text, ROWS_CAUSE)
+    return Outcome("holds", worst, "y")
+
+
+@law("LN602", name="batch-invariance", severity="error", limit=16, max_elements=1 << 15, source="declared by the subject (batch_invariant)")
+def batch_invariance(ev: Evaluation) -> Outcome:
+    """Where the subject declares it: a row gives the same bits alone and within any batch."""
+    case = ev.case
+    if not ev.subject.capabilities.batch_invariant or case.rows < 2 or case.n == 0:
+        return INAPPLICABLE
+    row = case.rows - 1
+    one, two = ev.output("y"), ev.again(_single(case, row)).output("y")
+    if one is None or two is None or one.size != case.size:
+        return INAPPLICABLE
+    mine = FloatArray(one.dtype, one.bits.reshape(case.rows, case.n)[row])
+    if mine.same_bits(FloatArray(two.dtype, two.bits.reshape(-1))):
+        return Outcome("holds", 0.0, "y")
+    text = f"Row {row} of {case.rows} has other bits than the same row alone, and batch invariance is declared."
+    return Outcome("violated", 1.0, "y", (row,), text, "not batch invariant, though declared so")
+
+
+@law("LN603", name="shape-and-dtype", severity="error", source="torch.nn.functional.layer_norm; pytorch/pytorch#81851, #188503")
+def shape_and_dtype(ev: Evaluation) -> Outcome:
+    """y has the shape of x, and its dtype (or the dtype that the subject declares for its output)."""
+    got = ev.output("y")
+    if ev.response.refusal is not None:
+        return INAPPLICABLE
+    if got is None:
+        return Outcome("violated", np.inf, "y", (), "y does not exist.", "there is no y")
+    x = ev.case.arrays["x"]
+    declared = ev.subject.capabilities.output_dtype
+    due = x.dtype if declared == "input" else declared
+    if got.shape != x.shape:
+        return Outcome("violated", np.inf, "y", (), f"y has shape {got.shape}, x has {x.shape}.", "y has the wrong shape")
+    if got.dtype != due:
+        text = f"y is {got.dtype}, {due} is due for x in {x.dtype}."
+        return Outcome("violated", np.inf, "y", (), text, "y has the wrong dtype")
+    return Outcome("holds", 0.0, "y")
+
+
+@law("LN604", name="empty-batch", severity="error", limit=4, source="tensorflow/tensorflow#46366; pytorch/pytorch#28614; kornia/kornia#4681")
+def empty_batch(ev: Evaluation) -> Outcome:
+    """No rows give an empty y of the right shape, an empty dx, and parameter gradients that exist and are zero."""
+    case = ev.case
+    shape = (0, *case.normalized_shape)
+    arrays = {k: v for k, v in case.arrays.items() if k in ("weight", "bias")}
+    for name in ("x", "dy"):
+        if case.has(name):
+            arrays[name] = FloatArray.of(np.zeros(shape), case.dtype)
+    chosen = replace(case, arrays=arrays, layouts={}, recipe=None, requires_grad=("x", "weight", "bias"))
+    again = ev.again(chosen)
+    response = again.response
+    if response.refusal is not None:
+        return Outcome("crashed", np.inf, "y", (), f"An empty batch of shape {shape} is refused: {response.refusal}",
+                       "an empty batch is refused", case=chosen)  # fmt: skip
+    problem = ""
+    y = response.arrays.get("y")
+    if y is None or y.shape != shape:
+        problem = f"y has shape {None if y is None else y.shape}, {shape} is due"
+    for name in chosen.gradients() if chosen.has("dy") else ():
+        if name not in ev.subject.capabilities.outputs:
+            continue
+        gradient = response.arrays.get(name)
+        if gradient is None:
+            problem = problem or f"{name} does not exist"
+        elif name != "dx" and (gradient.shape != case.arrays[name[1:]].shape or bool((gradient.values != 0).any())):
+            problem = problem or f"{name} is not zeros of shape {case.arrays[name[1:]].shape}"
+    if problem:
+        return Outcome("violated", np.inf, "y", (), f"For an empty batch {problem}.", "an empty batch is handled wrongly", case=chosen)
+    return Outcome("holds", 0.0, "y")
+
+
+@law("LN605", name="rows-do-not-mix", severity="error", limit=24, max_elements=1 << 16, source=ROWS + "; flagos-ai/FlagGems#59")
+def rows_do_not_mix(ev: Evaluation) -> Outcome:
+    """Changing one row moves no other row of y or dx.
+
+    Limit: both runs' bounds and half cells on the rows that did not change.
+    """
+    case = ev.case
+    if case.rows < 2 or case.n < 2 or case.layouts.get("dy") == "output" or not np.isfinite(case.matrix("x")).all():
+        return INAPPLICABLE
+    row = case.rows // 2
+    x = case.matrix("x").copy()
+    x[row] = np.roll(x[row], 1) * 4.0 + 3.0
+    limit = FORMATS[case.dtype].largest
+    array = FloatArray.of(np.clip(x, -limit, limit).reshape(case.arrays["x"].shape), case.dtype)
+    other = ev.again(replace(case, arrays={**case.arrays, "x": array}, recipe=None))
+    worst = 0.0
+    for name in _row_outputs(ev):
+        one, two = ev.output(name), other.output(name)
+        if one is None or two is None or one.size != case.size or two.size != case.size:
+            continue
+        changed = (one.values != two.values).reshape(case.rows, case.n).any(axis=1)
+        changed[row] = False
+        for moved in np.flatnonzero(changed)[:8]:
+            ratio = _row_apart(ev, int(moved), other, int(moved), name)
+            worst = max(worst, ratio)
+            if ratio > 1:
+                text = f"Changing row {row} moves row {moved} of {name}, {ratio:.3g} times the sum of both bounds."
+                return Outcome("violated", ratio, name, (int(moved),), text, ROWS_CAUSE)
+    return Outcome("holds", worst, "y")
+
+
+@law("LN606", name="answers", severity="error", source="an input of a supported kind is answered, not refused; onnx/onnx, microsoft/onnxruntime#25896 (N = 1)")
+def answers(ev: Evaluation) -> Outcome:
+    """A request of a kind that the subject supports (dtype, affine part, rank, eps) is answered.
+
+    What it refuses already on an ordinary input (2 rows of 8) is listed as not supported; an exception on
+    another shape, dy form or subset of gradients is a crash.
+    """
+    response = ev.response
+    if response.refusal is None:
+        return Outcome("holds", 0.0, "y")
+    text = f"Refused in the {response.phase}: {response.refusal}"
+    return Outcome("crashed", np.inf, "y", (), text, f"an ordinary request is refused in the {response.phase}")
+
+
+LAYOUT_SETS = (
+    {"x": "transposed"}, {"x": "strided"}, {"x": "offset"}, {"x": "permuted"}, {"dy": "transposed"}, {"dy": "strided"},
+    {"weight": "strided", "bias": "strided"}, {"x": "expanded", "dy": "expanded"}, {"dy": "offset", "weight": "offset"},
+)  # fmt: skip
+
+
+@law("LN607", name="memory-layout", severity="error", limit=18, max_elements=1 << 15,
+     source="microsoft/DirectML#588; NVIDIA/TransformerEngine#1017; ELS-RD/kernl#193")  # fmt: skip
+def memory_layout(ev: Evaluation) -> Outcome:
+    """Where the numbers lie in memory does not matter: transposed, strided, offset, permuted and expanded views
+    give what contiguous arrays give, for y and every gradient, by the bounds.
+
+    A subject that refuses a layout is not accused.
+    """
+    case = ev.case
+    if case.rows < 2 or case.n < 2 or case.layouts.get("dy") == "output":
+        return INAPPLICABLE
+    outputs = ["y", *(case.gradients() if case.has("dy") else ())]
+    if any(ev.settle(o)[1] == "violated" for o in outputs):
+        return INAPPLICABLE
+    choice = dict(LAYOUT_SETS[(case.n + case.rows) % len(LAYOUT_SETS)])
+    arrays = dict(case.arrays)
+    if choice.get("x") == "expanded":
+        for name in ("x", "dy"):
+            if case.has(name):
+                row = case.arrays[name].bits.reshape(case.rows, case.n)[:1]
+                bits = np.broadcast_to(row, (case.rows, case.n)).reshape(case.arrays[name].shape).copy()
+                arrays[name] = FloatArray(case.arrays[name].dtype, bits)
+    chosen = replace(case, arrays=arrays, layouts={k: v for k, v in choice.items() if k in arrays}, recipe=None)
+    again = ev.again(chosen)
+    if again.response.refusal is not None:
+        return INAPPLICABLE
+    worst = 0.0
+    for output in outputs:
+        judgement, kind = again.settle(output)
+        worst = max(worst, judgement.ratio if kind != "violated" else 0.0)
+        if kind == "violated":
+            how = ", ".join(f"{k} {v}" for k, v in chosen.layouts.items())
+            outcome = judgement.outcome("the memory layout of an array is ignored", f"With {how}, {judgement.sentence()} Contiguous arrays give the right result.")  # fmt: skip
+            return replace(outcome, case=chosen)
+    return Outcome("holds", min(worst, 1.0), "y")

@@ -1,0 +1,314 @@
+"""LN2xx: gradients of first order, forward mode, and the double backward."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from lnverify.diagnosis import dx_cause
+from lnverify.evaluation import Evaluation
+from lnverify.floats import FORMATS, FloatArray, quantum
+from lnverify.law import INAPPLICABLE, Outcome, law
+from lnverify.laws.accuracy import BOUND, SIXTEEN
+
+DERIVED = "the derived backward of reference/normalizers.py; Higham (2002), ch. 3 and 4"
+SUMS = "the sums over rows of dweight and dbias are wrong or too inaccurate"
+
+
+def _accuracy(ev: Evaluation, output: str, cause: str) -> Outcome:
+    if not ev.case.has("dy") or output not in ev.case.gradients():
+        return INAPPLICABLE
+    judgement, kind = ev.settle(output)
+    return judgement.outcome(cause if kind == "violated" else "", violated=kind == "violated")
+
+
+@law("LN201", name="dx-accuracy", severity="error", needs=("dx",), source=DERIVED)
+def dx_accuracy(ev: Evaluation) -> Outcome:
+    """dx = (g - mean g - xhat mean(g xhat))/s with g = weight * dy, element by element within the bound.
+
+    Bound: D_i of lnverify.bounds.Bounds.dx; sums over terms of which m are not zero count m + 1 roundings.
+    """
+    if not ev.case.has("dy") or "dx" not in ev.case.gradients():
+        return INAPPLICABLE
+    judgement, kind = ev.settle("dx")
+    return judgement.outcome(dx_cause(ev) if kind == "violated" else "", violated=kind == "violated")
+
+
+@law("LN202", name="dweight-accuracy", severity="error", needs=("dweight",), source=DERIVED)
+def dweight_accuracy(ev: Evaluation) -> Outcome:
+    """dweight = sum over rows of dy * xhat, within (h_j + 2) u sum|dy xhat| + sum|dy| a (Bounds.dweight).
+
+    h_j counts the rows where dy is not zero, so that a row which is left out, or sums kept in 16 bits, show.
+    """
+    return _accuracy(ev, "dweight", _sum_cause(ev, "dweight"))
+
+
+@law("LN203", name="dbias-accuracy", severity="error", needs=("dbias",), source=DERIVED)
+def dbias_accuracy(ev: Evaluation) -> Outcome:
+    """dbias = sum over rows of dy, within h_j u sum|dy| (Bounds.dbias); exact for a single row."""
+    return _accuracy(ev, "dbias", _sum_cause(ev, "dbias"))
+
+
+def _sum_cause(ev: Evaluation, output: str) -> str:
+    """Names sums kept in 16 bits: many rows, right for few; else the plain cause."""
+    case = ev.case
+    if case.dtype in SIXTEEN and case.rows > 16:
+        one = ev.judge(output)
+        if one.state == "violated" and one.expected and one.got is not None and one.got == one.got:
+            return f"dweight and dbias are summed over the rows in {case.dtype}" if case.rows > 1 else SUMS
+    other = {"dweight": "dbias", "dbias": "dweight"}[output]
+    mine = ev.output(output)
+    if mine is not None and case.has("weight") and case.has("bias") and case.has("dy") and mine.size == case.n:
+        swapped = ev.judge_values(other, mine.values.reshape(-1), mine.dtype)
+        if swapped.ratio <= 1 and swapped.state == "holds" and ev.judge(output).ratio > 1:
+            return "dweight and dbias are returned in each other's place"
+    return f"{output} is wrong"
+
+
+@law("LN204", name="gradients-exist", severity="error", needs=("dx",), source="torch.autograd.grad; huggingface/candle#3613, pytorch/pytorch#193016")
+def gradients_exist(ev: Evaluation) -> Outcome:
+    """Every argument that requires a gradient gets one, with the argument's shape and dtype."""
+    if not ev.case.has("dy") or ev.response.refusal is not None:
+        return INAPPLICABLE
+    for name in ev.case.gradients():
+        gradient, argument = ev.output(name), ev.case.arrays[name[1:]]
+        if gradient is None:
+            text = f"{name} does not exist: no gradient reaches {name[1:]}."
+            return Outcome("violated", np.inf, name, (), text, f"no gradient reaches {name[1:]}")
+        if gradient.shape != argument.shape:
+            text = f"{name} has shape {gradient.shape}, {name[1:]} has {argument.shape}."
+            return Outcome("violated", np.inf, name, (), text, f"{name} has the wrong shape")
+        if gradient.dtype != argument.dtype:
+            text = f"{name} is {gradient.dtype}, {name[1:]} is {argument.dtype}."
+            return Outcome("violated", np.inf, name, (), text, f"{name} has the wrong dtype")
+    return Outcome("holds")
+
+
+@law(
+    "LN205",
+    name="gradient-subsets",
+    severity="error",
+    needs=("dx",),
+    limit=16,
+    max_elements=1 << 14,
+    source="pytorch/pytorch#18233, #79705, #193016",
+)
+def gradient_subsets(ev: Evaluation) -> Outcome:
+    """A gradient does not depend on which other arguments require one: every subset is right by LN201 to LN203."""
+    case = ev.case
+    present = [a for a in ("x", "weight", "bias") if case.has(a)]
+    if not case.has("dy") or len(present) < 2:
+        return INAPPLICABLE
+    full = ev.again(replace(case, requires_grad=tuple(present)))
+    if any(full.settle(f"d{a}")[1] == "violated" for a in present):
+        return INAPPLICABLE  # wrong anyway: LN201 to LN203 say so
+    worst = 0.0
+    for mask in range(1, 2 ** len(present) - 1):
+        subset = tuple(a for i, a in enumerate(present) if mask >> i & 1)
+        chosen = replace(case, requires_grad=subset)
+        again = ev.again(chosen)
+        for name in subset:
+            judgement, kind = again.settle(f"d{name}")
+            worst = max(worst, judgement.ratio if kind != "violated" else 0.0)
+            if judgement.state in ("missing", "shape") or kind == "violated":
+                what = "is missing" if judgement.state == "missing" else "is wrong"
+                text = f"d{name} {what} when only {', '.join(subset)} require a gradient, and right when all do."
+                return Outcome("violated", max(judgement.ratio, 1.0), f"d{name}", judgement.index, text,
+                               f"d{name} depends on which arguments require a gradient", judgement.expected,
+                               judgement.got, judgement.bound, chosen)  # fmt: skip
+    return Outcome("holds", min(worst, 1.0))
+
+
+@law("LN206", name="dx-sums-to-zero", severity="error", needs=("dx",), source="sum_i dx_i = 0, proved for every N in reference/prove.py")
+def dx_sums_to_zero(ev: Evaluation) -> Outcome:
+    """Over each row dx sums to zero: a common shift of x does not move y.
+
+    Limit: sum_i (D_i + half an ulp of dx_i), evaluated on the returned numbers; nothing else is admitted.
+    """
+    if not ev.case.has("dy") or ev.judge("dx").state not in ("holds", "violated"):
+        return INAPPLICABLE
+    got = ev.output("dx")
+    assert got is not None
+    values = got.values.reshape(ev.case.rows, ev.case.n)
+    with np.errstate(all="ignore"):
+        limit = (ev.bound("dx") + 0.5 * quantum(values, FORMATS[got.dtype])).sum(axis=1)
+        if ev.case.dtype in SIXTEEN:
+            limit = limit + (ev.bound("dx", "det", True) - ev.bound("dx")).sum(axis=1) + quantum(values, FORMATS[got.dtype]).sum(axis=1)
+        total = values.sum(axis=1)
+        skipped = ev._skipped("dx", values).any(axis=1)
+        ratio = np.where(skipped | ~np.isfinite(limit), 0.0, np.abs(total) / np.where(limit > 0, limit, 1.0))
+        ratio = np.where(np.isnan(ratio), 0.0, ratio)
+    if not ratio.size or skipped.all():
+        return INAPPLICABLE
+    row = int(np.argmax(ratio))
+    if ratio[row] <= 1:
+        return Outcome("holds", float(ratio[row]), "dx")
+    text = f"dx of row {row} sums to {total[row]:.6g}, at most {limit[row]:.3g} is admitted."
+    return Outcome("violated", float(ratio[row]), "dx", (row,), text, dx_cause(ev), 0.0, float(total[row]), float(limit[row]))
+
+
+def _with_tangents(ev: Evaluation) -> Evaluation:
+    """The case with tangents and cotangents of its gradients drawn, where it has none."""
+    case = ev.case
+    if case.has("tx"):
+        return ev
+    from lnverify.recipes import normal
+
+    arrays = {}
+    for number, name in enumerate(("x", "weight", "bias")):
+        if case.has(name):
+            for kind, prefix in enumerate("tv"):
+                values = normal(7 + 10 * number + kind, case.arrays[name].shape)
+                arrays[prefix + name] = FloatArray.of(values, case.arrays[name].dtype)
+    grads = tuple(a for a in ("x", "weight", "bias") if case.has(a))
+    layouts = {k: v for k, v in case.layouts.items() if not (k == "dy" and v == "output")}
+    return ev.again(replace(case, arrays={**case.arrays, **arrays}, requires_grad=grads, layouts=layouts, recipe=None))
+
+
+@law("LN207", name="adjoint-identity", severity="error", needs=("ty", "dx"), limit=24, max_elements=1 << 14,
+     source="<dy, J t> = <J^T dy, t>; Griewank, Walther, Evaluating Derivatives (2008), ch. 3")  # fmt: skip
+def adjoint_identity(ev: Evaluation) -> Outcome:
+    """Forward and reverse mode are adjoint: <dy, ty> = <dx, tx> + <dweight, tweight> + <dbias, tbias>.
+
+    Limit: the bound and half a cell of every number on both sides, weighted as it is used.
+    """
+    if not ev.case.has("dy"):
+        return INAPPLICABLE
+    again = _with_tangents(ev)
+    case = again.case
+    names = [n for n in case.gradients()]
+    judged = [again.judge("ty"), *(again.judge(n) for n in names)]
+    if any(j.state not in ("holds", "violated") for j in judged):
+        return INAPPLICABLE
+    total, limit = 0.0, 0.0
+    for name, weightname, sign in [("ty", "dy", 1.0), *((n, "t" + n[1:], -1.0) for n in names)]:
+        got = again.output(name)
+        assert got is not None
+        factor = case.arrays[weightname].values.ravel()
+        values = got.values.ravel()
+        with np.errstate(all="ignore"):
+            cell = 0.5 * quantum(values, FORMATS[got.dtype])
+            points = got.dtype in SIXTEEN
+            bound = again.bound(name, "det", points and name in ("dx", "dweight")).ravel() + (3 * cell if points else cell)
+            total += sign * float((factor * values).sum())
+            limit += float((np.abs(factor) * (bound + 2.0**-50 * np.abs(values))).sum())
+    if not np.isfinite(limit) or limit == 0:
+        return Outcome("vacuous")
+    ratio = abs(total) / limit if total == total else 0.0
+    if ratio <= 1:
+        return Outcome("holds", ratio, "ty")
+    text = f"<dy, ty> and <dx, tx> + ... differ by {abs(total):.6g}, at most {limit:.3g} is admitted."
+    return Outcome("violated", ratio, "ty", (), text, "forward and reverse mode disagree", 0.0, total, limit, case)
+
+
+@law("LN208", name="jvp-accuracy", severity="error", needs=("ty",), limit=24, max_elements=1 << 14,
+     source="the derived forward mode of reference/normalizers.py; running errors, Higham (2002), 3.3")  # fmt: skip
+def jvp_accuracy(ev: Evaluation) -> Outcome:
+    """The jvp is the derivative along the tangents, within the running errors of the derived formula."""
+    again = _with_tangents(ev)
+    judgement, kind = again.settle("ty")
+    outcome = judgement.outcome("the jvp is wrong", violated=kind == "violated")
+    return replace(outcome, case=again.case) if outcome.bad else outcome
+
+
+@law("LN209", name="double-backward", severity="error", needs=("d2x",), limit=24, max_elements=1 << 14,
+     source="vjp of the vjp, derived in reference/; pytorch/functorch#807, pytorch/pytorch#79705")  # fmt: skip
+def double_backward(ev: Evaluation) -> Outcome:
+    """The gradients can be differentiated: d2x, d2weight, d2bias and d2dy are the vjp of the vjp.
+
+    Bound: running errors of the derived double backward, x seeded for forms on raw data (lnverify.running).
+    """
+    if not ev.case.has("dy"):
+        return INAPPLICABLE
+    again = _with_tangents(ev)
+    if again.second_order.refusal is not None:
+        return INAPPLICABLE
+    best: Outcome = INAPPLICABLE
+    missing: tuple[str, ...] = ()
+    for name in ("d2x", "d2weight", "d2bias", "d2dy"):
+        if name not in ev.subject.capabilities.outputs or (name[2:] not in again.case.arrays):
+            continue
+        judgement, kind = again.settle(name)
+        if judgement.state == "missing":
+            # autograd returns None where there is no influence: right iff the exact result is zero
+            exact = again.pair(name)
+            if np.any(np.abs(exact.hi) > again.bound(name)):
+                missing = (*missing, name)
+            continue
+        if kind == "violated":
+            outcome = judgement.outcome(f"the double backward is wrong in {name}")
+            return replace(outcome, case=again.case)
+        outcome = judgement.outcome("")
+        best = outcome if outcome.informative else best
+    if missing:
+        text = f"The double backward gives no {', '.join(missing)} where it is not zero."
+        return Outcome("violated", np.inf, missing[0], (), text, f"the double backward lacks {missing[0]}", case=again.case)
+    return best
+
+
+@law("LN210", name="gradient-rounding-points", severity="warning", needs=("dx",), dtypes=SIXTEEN, source="IEEE 754-2019, 4.3")
+def gradient_rounding_points(ev: Evaluation) -> Outcome:
+    """In 16 bits each gradient is rounded once, at the end.
+
+    Op-by-op code rounds weight * dy, xhat and dy * xhat to 16 bits on the way; the bounds that explain it are
+    those of Bounds.dx and Bounds.dweight with `points`.
+    """
+    return _sixteen(ev, "points", f"weight*dy or dy*xhat are rounded to {ev.case.dtype} on the way to the gradients")
+
+
+@law("LN211", name="gradient-last-place", severity="warning", needs=("dx",), dtypes=SIXTEEN, source="Higham (2002), ch. 2 and 4")
+def gradient_last_place(ev: Evaluation) -> Outcome:
+    """In 16 bits each gradient is the exact one rounded to nearest, up to the error of a float32 computation.
+
+    One beyond the bound that lies within one ulp everywhere is a warning.
+    """
+    return _sixteen(ev, "last place", "a gradient is off in the last place")
+
+
+def _sixteen(ev: Evaluation, wanted: str, cause: str) -> Outcome:
+    if not ev.case.has("dy"):
+        return INAPPLICABLE
+    best: Outcome = INAPPLICABLE
+    for name in ev.case.gradients():
+        judgement, kind = ev.settle(name)
+        if kind == wanted:
+            return judgement.outcome(cause, violated=True)
+        if kind == "holds":
+            best = Outcome("holds", judgement.ratio, name)
+    return best
+
+
+@law("LN212", name="every-row-counts", severity="error", needs=("dweight",), limit=40, max_elements=1 << 18,
+     source="NVIDIA/apex#411; BobMcDear/attorch#18; sparse dy makes the bound of LN202 sharp")  # fmt: skip
+def every_row_counts(ev: Evaluation) -> Outcome:
+    """Every row reaches dweight and dbias: with dy nonzero in the last row only, or at block edges only, the
+    sums over rows are those few terms.
+
+    The bound of LN202 and LN203 counts only terms that are not zero, so that a lost row shows at any length.
+    """
+    case = ev.case
+    if not case.has("dy") or case.rows < 2 or not (case.has("weight") or case.has("bias")):
+        return INAPPLICABLE
+    best: Outcome = INAPPLICABLE
+    row = np.arange(case.rows)[:, None]
+    column = np.arange(case.n)[None, :]
+    small = 1.0 + (row + column) % 3
+    for rows in (row == case.rows - 1, (row % 32 == 31) & (row % 96 == 31) | (row == case.rows - 2)):
+        dy = np.where(rows, small, 0.0).reshape(case.arrays["x"].shape)
+        layouts = {k: v for k, v in case.layouts.items() if k != "dy"}
+        chosen = replace(case, arrays={**case.arrays, "dy": FloatArray.of(dy, case.dtype)}, layouts=layouts, recipe=None,
+                         requires_grad=("x", "weight", "bias"))  # fmt: skip
+        again = ev.again(chosen)
+        for name in ("dweight", "dbias"):
+            if name not in chosen.gradients():
+                continue
+            judgement, kind = again.settle(name)
+            if kind == "violated":
+                return replace(judgement.outcome(f"rows are left out of {name}" if name == "dbias" else _sum_cause(again, name)), case=chosen)
+            if kind == "holds":
+                best = Outcome("holds", judgement.ratio, name)
+    return best
+
+
+__all__ = ["BOUND"]

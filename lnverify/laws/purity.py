@@ -1,0 +1,156 @@
+"""LN7xx: repeatability, purity, modes, and the manners of modules."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from lnverify.case import Case
+from lnverify.evaluation import Evaluation
+from lnverify.floats import FORMATS, FloatArray
+from lnverify.law import INAPPLICABLE, Outcome, law
+
+SMALL = dict(limit=16, max_elements=1 << 14)
+
+
+def _judge_again(ev: Evaluation, chosen: Case, what: str, cause: str) -> Outcome:
+    """Judge every output of a second run by its bounds; right alone, wrong here is a violation."""
+    outputs = ["y", *(chosen.gradients() if chosen.has("dy") and chosen.grad_mode == "enabled" else ())]
+    if any(ev.settle(o)[1] not in ("holds", "points", "last place", "vacuous") for o in outputs if o in ev.response.arrays):
+        return INAPPLICABLE
+    again = Evaluation(chosen, ev.evaluator)
+    if again.response.refusal is not None:
+        return Outcome("crashed", np.inf, "y", (), f"{what}, the request is refused: {again.response.refusal}", cause, case=chosen)
+    worst = 0.0
+    for output in outputs:
+        judgement, kind = again.settle(output)
+        worst = max(worst, judgement.ratio if kind == "holds" else 0.0)
+        if kind == "violated" or (judgement.state == "missing" and ev.output(output) is not None):
+            text = f"{what}, {judgement.sentence() if kind == 'violated' else output + ' is missing.'}"
+            return Outcome("violated", max(judgement.ratio, 1.0), output, judgement.index, text, cause,
+                           judgement.expected, judgement.got, judgement.bound, chosen)  # fmt: skip
+    return Outcome("holds", min(worst, 1.0), "y")
+
+
+@law("LN701", name="train-eval-parity", severity="error", source="Ba, Kiros, Hinton (2016): the same computation at training and test time; Hsword/Hetu#17", **SMALL)
+def train_eval_parity(ev: Evaluation) -> Outcome:
+    """Evaluation mode computes what training mode computes: y and gradients are right in both, by the bounds."""
+    if ev.case.size == 0:
+        return INAPPLICABLE
+    return _judge_again(ev, replace(ev.case, train=not ev.case.train), "In eval mode" if ev.case.train else "In train mode",
+                        "train and eval mode differ")  # fmt: skip
+
+
+@law("LN702", name="call-history", severity="error", source="karpathy/llm.c#408; apache/mxnet#18499; Hsword/Hetu#17", **SMALL)
+def call_history(ev: Evaluation) -> Outcome:
+    """What was computed before does not matter: after a call on other data the same request is right again.
+
+    Judged by the bounds of the request; catches statistics, scratch and gradients that are kept between calls.
+    """
+    case = ev.case
+    if case.rows == 0 or case.n == 0 or ev.response.refusal is not None:
+        return INAPPLICABLE
+    other = np.roll(case.matrix("x"), 1, axis=0)[::-1] * 0.5 + 7.0
+    limit = FORMATS[case.dtype].largest
+    x = FloatArray.of(np.clip(other, -limit, limit).reshape(case.arrays["x"].shape), case.dtype)
+    between = Evaluation(replace(case, arrays={**case.arrays, "x": x}, recipe=None), ev.evaluator)
+    _ = between.response
+    return _judge_again(ev, replace(case, recipe=case.recipe), "After a call on other data", "an earlier call changes the result")
+
+
+@law("LN703", name="arguments-unchanged", severity="error", source="GeeeekExplorer/nano-vllm#170: in-place centring of the caller's tensor")
+def arguments_unchanged(ev: Evaluation) -> Outcome:
+    """x, weight, bias and dy hold the same bits after the call as before."""
+    response = ev.response
+    if response.refusal is not None:
+        return INAPPLICABLE
+    if not response.changed:
+        return Outcome("holds", 0.0, "y")
+    names = ", ".join(response.changed)
+    return Outcome("violated", np.inf, response.changed[0], (), f"The call overwrites {names}.", "arguments are overwritten")
+
+
+@law("LN704", name="no-aliases", severity="error", source="outputs are new arrays: a view on an argument changes with it")
+def no_aliases(ev: Evaluation) -> Outcome:
+    """No output shares memory with an argument."""
+    response = ev.response
+    if response.refusal is not None or not ev.case.size:
+        return INAPPLICABLE
+    if not response.aliases:
+        return Outcome("holds", 0.0, "y")
+    text = f"{', '.join(response.aliases)} shares memory with an argument."
+    return Outcome("violated", np.inf, response.aliases[0], (), text, "an output is a view on an argument")
+
+
+@law("LN705", name="determinism", severity="error", source="declared by the subject (deterministic)", **SMALL)
+def determinism(ev: Evaluation) -> Outcome:
+    """Where the subject declares it: five repetitions give the same bits, gradients included."""
+    if not ev.subject.capabilities.deterministic or ev.response.refusal is not None:
+        return INAPPLICABLE
+    for _ in range(4):
+        again = Evaluation(ev.case, ev.evaluator)
+        for name, array in again.response.arrays.items():
+            first = ev.response.arrays.get(name)
+            if first is not None and not first.same_bits(array):
+                text = f"{name} has other bits in a repeated call, and determinism is declared."
+                return Outcome("violated", 1.0, name, (), text, "not deterministic, though declared so")
+    return Outcome("holds", 0.0, "y")
+
+
+@law("LN706", name="grad-mode", severity="error", source="torch.no_grad and torch.inference_mode do not change values", **SMALL)
+def grad_mode(ev: Evaluation) -> Outcome:
+    """y is right without gradient recording too (no_grad, inference mode), by the bound."""
+    if ev.case.size == 0 or ev.subject.framework != "torch":
+        return INAPPLICABLE
+    for mode in ("no_grad", "inference"):
+        arrays = {k: v for k, v in ev.case.arrays.items() if k != "dy"}
+        layouts = {k: v for k, v in ev.case.layouts.items() if k != "dy"}
+        chosen = replace(ev.case, grad_mode=mode, arrays=arrays, layouts=layouts, requires_grad=(), recipe=None)
+        outcome = _judge_again(ev, chosen, f"In mode {mode}", "y depends on whether gradients are recorded")
+        if outcome.bad or not outcome.informative:
+            return outcome
+    return outcome
+
+
+@law("LN707", name="initial-parameters", severity="error", needs=("module",), once=True, source="torch.nn.LayerNorm: weight 1, bias 0; affine part off means none")
+def initial_parameters(ev: Evaluation) -> Outcome:
+    """A new module has weight 1 and bias 0; with elementwise_affine=False neither, with bias=False no bias."""
+    case = ev.case
+    module = replace(case, arrays={"x": case.arrays["x"]}, layouts={}, recipe=None)
+    for action in ("initial", "initial:no_affine", "initial:no_bias"):
+        again = Evaluation(replace(module, module_action=action), ev.evaluator)
+        response = again.ask("y", "initial_weight", "initial_bias")
+        if response.refusal is not None:
+            if action == "initial":
+                return INAPPLICABLE
+            continue
+        for name, due in (("initial_weight", 1.0), ("initial_bias", 0.0)):
+            array = response.arrays.get(name)
+            if array is not None and array.size and bool((array.values != due).any()):
+                what = name.removeprefix("initial_")
+                text = f"A new module has {what} {float(array.values.ravel()[0]):g}, {due:g} is due ({action})."
+                return Outcome("violated", np.inf, what, (), text, f"a new module has the wrong {what}")
+        judgement, kind = again.settle("y")
+        if kind == "violated":
+            return judgement.outcome("a new module is not plain layer norm", f"A new module ({action}): {judgement.sentence()}")
+    return Outcome("holds", 0.0, "y")
+
+
+@law("LN708", name="module-round-trips", severity="error", needs=("module",), once=True, source="torch.nn.Module: state_dict, deepcopy, to(dtype) keep the function")
+def module_round_trips(ev: Evaluation) -> Outcome:
+    """A module that went through state_dict, deepcopy or .to(dtype) computes what it computed, by the bound."""
+    worst = 0.0
+    for action in ("state_dict", "deepcopy", "to"):
+        chosen = replace(ev.case, module_action=action, recipe=None)
+        again = Evaluation(chosen, ev.evaluator)
+        if again.response.refusal is not None:
+            text = f"After {action}: {again.response.refusal}"
+            return Outcome("crashed", np.inf, "y", (), text, f"a module does not survive {action}", case=chosen)
+        for output in ("y", *(g for g in chosen.gradients() if chosen.has("dy"))):
+            judgement, kind = again.settle(output)
+            worst = max(worst, judgement.ratio if kind == "holds" else 0.0)
+            if kind == "violated" and ev.settle(output)[1] != "violated":
+                outcome = judgement.outcome(f"a module does not survive {action}", f"After {action}: {judgement.sentence()}")
+                return replace(outcome, case=chosen)
+    return Outcome("holds", min(worst, 1.0), "y")

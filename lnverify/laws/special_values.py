@@ -1,0 +1,182 @@
+"""LN5xx: NaN and infinity, exact values, and the ends of the range."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from lnverify.case import Case
+from lnverify.evaluation import Evaluation
+from lnverify.floats import FORMATS, Float64Array, FloatArray
+from lnverify.law import INAPPLICABLE, Outcome, law
+from lnverify.recipes import normal
+
+
+def _poisoned(case: Case, value: float) -> tuple[Case, int]:
+    """The case with one element of a middle row replaced, and that row."""
+    row = case.rows // 2
+    x = case.matrix("x").copy()
+    x[row, (case.rows + case.n) % case.n] = value
+    array = FloatArray.of(x.reshape(case.arrays["x"].shape), case.dtype)
+    layouts = {k: v for k, v in case.layouts.items() if not (k == "dy" and v == "output")}
+    return replace(case, arrays={**case.arrays, "x": array}, layouts=layouts, recipe=None), row
+
+
+@law("LN501", name="nan-stays-in-its-row", severity="error", limit=24, max_elements=1 << 15,
+     source="IEEE 754-2019, 6.2; layer norm treats rows independently (Ba et al. 2016, 3)")  # fmt: skip
+def nan_stays_in_its_row(ev: Evaluation) -> Outcome:
+    """A NaN or an infinity in one row does not reach y and dx of other rows.
+
+    The other rows are judged by LN101 and LN201. dweight and dbias sum over rows and may be NaN.
+    """
+    case = ev.case
+    if case.rows < 2 or case.n == 0 or ev.settle("y")[1] == "violated":
+        return INAPPLICABLE
+    for value in (np.nan, np.inf):
+        chosen, row = _poisoned(case, value)
+        again = ev.again(chosen)
+        for name in ("y", "dx"):
+            if name == "dx" and (not case.has("dy") or "dx" not in case.gradients() or ev.settle("dx")[1] == "violated"):
+                continue
+            judgement, kind = again.settle(name)
+            if kind == "violated":
+                text = f"Row {row} holds {value}; {judgement.sentence()}"
+                return replace(judgement.outcome("a NaN or infinity reaches other rows", text), case=chosen)
+    return Outcome("holds", 0.0, "y")
+
+
+@law("LN502", name="nan-row-is-nan", severity="error", limit=24, max_elements=1 << 15, source="IEEE 754-2019, 6.2")
+def nan_row_is_nan(ev: Evaluation) -> Outcome:
+    """A row that holds a NaN gives NaN in all of its y: no part of the row is well defined."""
+    case = ev.case
+    if case.rows == 0 or case.n < 2:
+        return INAPPLICABLE
+    if case.has("weight") and not np.all(case.vector("weight") != 0):
+        return INAPPLICABLE
+    chosen, row = _poisoned(case, np.nan)
+    got = ev.again(chosen).output("y")
+    if got is None or got.size != case.size:
+        return INAPPLICABLE
+    values = got.values.reshape(case.rows, case.n)[row]
+    if np.isnan(values).all():
+        return Outcome("holds", 0.0, "y")
+    text = f"Row {row} holds a NaN, {int((~np.isnan(values)).sum())} of its {case.n} outputs are numbers."
+    return Outcome("violated", float("inf"), "y", (row,), text, "a NaN in x is lost", np.nan,
+                   float(values[~np.isnan(values)][0]), 0.0, chosen)  # fmt: skip
+
+
+def _exact_miss(ev: Evaluation, case: Case, cause: str) -> Outcome:
+    """y must be beta, dweight 0: a warning where a result within the bound misses it."""
+    again = ev.again(case)
+    judgement, kind = again.settle("y")
+    if judgement.state not in ("holds", "vacuous", "violated", "unjudged"):
+        return INAPPLICABLE
+    got = again.output("y")
+    if got is None or kind == "violated":
+        return INAPPLICABLE  # LN101 says so
+    beta = case.vector("bias") if case.has("bias") else np.zeros(case.n)
+    values = got.values.reshape(case.rows, case.n)
+    wrong = values != beta
+    if wrong.any():
+        at = np.unravel_index(int(np.argmax(np.abs(np.where(wrong, values - beta, 0)))), wrong.shape)
+        place = again.place("y", (int(at[0]), int(at[1])))
+        text = f"y{list(place)} is {values[at]:.9g} where {beta[at[1]]:.9g} (the bias) is exact, within what rounding admits."
+        return Outcome("violated", 1.0, "y", place, text, cause, float(beta[at[1]]), float(values[at]), 0.0, case)
+    return Outcome("holds", 0.0, "y")
+
+
+@law("LN503", name="single-element-rows", severity="warning", limit=12, max_elements=1 << 14,
+     source="pytorch/pytorch#188372, #188375, #108956: N = 1 gives y = beta and dweight = 0")  # fmt: skip
+def single_element_rows(ev: Evaluation) -> Outcome:
+    """With N = 1 the deviation is 0: y is exactly the bias, and dx and dweight are exactly 0.
+
+    A miss within the bound is a warning (forms such as x*rstd - mean*rstd leave a residue); beyond the bound
+    LN101, LN201 and LN202 report an error.
+    """
+    case = ev.case
+    if case.rows == 0 or case.n == 0:
+        return INAPPLICABLE
+    rows = min(case.rows, 8)
+    arrays = {"x": FloatArray.of(case.matrix("x")[:rows, :1] + 1.0, case.dtype)}
+    for name in ("weight", "bias"):
+        if case.has(name):
+            arrays[name] = FloatArray(case.arrays[name].dtype, case.arrays[name].bits.reshape(-1)[:1])
+    if case.has("dy"):
+        arrays["dy"] = FloatArray.of(np.ones((rows, 1)), case.dtype)
+    for magnitude in (1.0, 1e3 if case.dtype == "float16" else 1e6):
+        arrays["x"] = FloatArray.of((1.0 + np.abs(normal(3, (rows, 1)))) * magnitude, case.dtype)
+        chosen = replace(case, arrays=arrays, normalized_shape=(1,), layouts={}, requires_grad=("x", "weight", "bias"), recipe=None)  # fmt: skip
+        outcome = _exact_miss(ev, chosen, "a row of one element does not give exactly the bias")
+        if outcome.state != "holds":
+            return outcome
+        again = ev.again(chosen)
+        for name in ("dx", "dweight"):
+            if not chosen.has("dy") or name not in chosen.gradients() or again.settle(name)[1] == "violated":
+                continue
+            got = again.output(name)
+            if got is not None and got.size and bool((got.values != 0).any()):
+                worst = float(got.values.ravel()[int(np.argmax(np.abs(got.values)))])
+                text = f"With N = 1, {name} is {worst:.9g} where 0 is exact: within what rounding admits at |x| = {magnitude:g}."
+                return Outcome("violated", 1.0, name, (), text, f"{name} of a row of one element is not 0", 0.0, worst, 0.0, chosen)  # fmt: skip
+    return Outcome("holds", 0.0, "y")
+
+
+@law("LN504", name="constant-rows", severity="warning", limit=16, max_elements=1 << 15,
+     source="x - mean is 0 when the sums are exact; pytorch/pytorch#139923, #98075")  # fmt: skip
+def constant_rows(ev: Evaluation) -> Outcome:
+    """A constant row gives exactly the bias, for values whose sums are exact (three significant bits).
+
+    Forms such as x*rstd - mean*rstd, or statistics rounded to 16 bits, miss it within the bound: a warning.
+    """
+    case = ev.case
+    if case.rows == 0 or case.n == 0 or case.eps == 0 or case.n > 1 << 16:
+        return INAPPLICABLE
+    rows = min(case.rows, 4)
+    levels = np.array([1.25, -150.0 / 128, 96.0, 1536.0])[:rows]
+    arrays = {n: a for n, a in case.arrays.items() if n in ("weight", "bias")}
+    values = np.broadcast_to(levels[:, None], (rows, case.n))
+    arrays["x"] = FloatArray.of(values.reshape((rows, *case.normalized_shape)), case.dtype)
+    chosen = replace(case, arrays=arrays, layouts={}, recipe=None)
+    return _exact_miss(ev, chosen, "a constant row does not give exactly the bias")
+
+
+@law("LN505", name="large-values", severity="warning", limit=4, max_elements=1 << 12,
+     source="pytorch/pytorch#162489, #178123: squares overflow although the result is representable")  # fmt: skip
+def large_values(ev: Evaluation) -> Outcome:
+    """Values whose squares overflow the format of computation still give the right y.
+
+    Never an error (RANGE): nearly every implementation fails here. Constant rows and rows of +-c just above
+    the square root of the largest number, where the deviations themselves are representable.
+    """
+    case = ev.case
+    compute = ev.precision.compute
+    if case.rows == 0 or FORMATS[case.dtype].largest < compute.largest / 1e6 or case.eps == 0:
+        return INAPPLICABLE
+    root = 1.0842 * float(np.sqrt(compute.largest))
+    n = min(max(case.n, 2), 8)
+    rows: list[tuple[str, Float64Array]] = [
+        ("a constant row", np.full((1, n), root)),
+        ("a finite row", np.where(np.arange(n) % 2 == 0, root, -root)[None, :] * 1.0),
+    ]
+    for what, values in rows:
+        arrays = {"x": FloatArray.of(values, case.dtype)}
+        for name in ("weight", "bias"):
+            if case.has(name):
+                flat = np.resize(case.arrays[name].values.ravel(), n) if case.n else np.ones(n)
+                arrays[name] = FloatArray.of(np.where(flat == 0, 1.0, flat) if name == "weight" else flat, case.dtype)
+        chosen = replace(case, arrays=arrays, normalized_shape=(n,), layouts={}, recipe=None)
+        again = ev.again(chosen)
+        got = again.output("y")
+        if got is None or got.size != n:
+            continue
+        y, exact = got.values.reshape(1, n), again.pair("y").hi
+        limit = np.abs(exact) * 2.0**-3 + 2.0**-3  # not a verdict on accuracy: only 'lost altogether' is reported
+        lost = ~(np.abs(y - exact) <= limit)
+        if lost.any():
+            at = int(np.argmax(lost[0]))
+            kind = "NaN" if np.isnan(y[0, at]) else f"{y[0, at]:.6g}"
+            text = f"{what[0].upper() + what[1:]} of magnitude {root:.3g} gives {kind} where {exact[0, at]:.6g} is right: squares overflow."
+            return Outcome("violated", 1.0, "y", (at,), text, f"squares overflow: {what} of about {root:.1g} is lost",
+                           float(exact[0, at]), float(y[0, at]), None, chosen)  # fmt: skip
+    return Outcome("holds", 0.0, "y")

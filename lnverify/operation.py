@@ -1,0 +1,54 @@
+"""Operation: a mathematical map by its names alone, independent of any code that computes it.
+
+Everything that travels between laws and subjects is a named array; the names come from here. For an output
+`y` the cotangent is `dy`; for an argument `x` the gradient is `dx`, the tangent `tx`; the cotangent of the
+gradient `dx` in the double backward is `vx`, and its results are `d2x`, `d2weight`, ... and `d2dy`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lnverify.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Operation:
+    """Names of inputs, parameters, outputs and scalars of a map. Parameters may be absent in a case."""
+
+    name: str
+    inputs: tuple[str, ...]
+    parameters: tuple[str, ...]
+    outputs: tuple[str, ...]
+    scalars: tuple[str, ...]
+    statistics: tuple[str, ...] = ()
+    states: tuple[str, ...] = ()
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """Every differentiable argument."""
+        return self.inputs + self.states + self.parameters
+
+    @property
+    def gradients(self) -> tuple[str, ...]:
+        """First-order results of the backward."""
+        return tuple(f"d{name}" for name in self.arguments)
+
+
+OPERATIONS = {
+    "layer_norm": Operation(
+        name="layer_norm",
+        inputs=("x",),
+        parameters=("weight", "bias"),
+        outputs=("y",),
+        scalars=("eps",),
+        statistics=("mean", "rstd"),
+    ),
+}
+
+
+def operation(name: str) -> Operation:
+    """Look an operation up by name. Raises UsageError for an unknown one."""
+    if name not in OPERATIONS:
+        raise UsageError(f"unknown operation {name!r}: choose from {', '.join(sorted(OPERATIONS))}.")
+    return OPERATIONS[name]

@@ -1,0 +1,199 @@
+"""Oracle: the exact result of a case, evaluated from the generated formulas in more precision than it judges.
+
+For inputs of 32 bits or fewer the formulas run in float64, for float64 inputs in double-double. In both the
+deviations are taken from the pivot x[0] of each row first: layer norm does not see a common shift, and x - x[0]
+is exact in double-double, so that |mean|/std drops out of the oracle's error. float64 rows are also scaled by
+a power of two (eps by its square), so that nothing overflows or underflows: LN_eps(2^E x) = LN_(eps 4^-E)(x).
+
+Stated errors, relative to the scale of each result (|gamma xhat| + |beta| for y): float64 below 2^-40 while
+|mean|/std <= 1e6; double-double below 2^-97. Both are checked against certified balls in properties/.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from lnverify.case import Case
+from lnverify.double_double import DoubleDouble
+from lnverify.floats import Float64Array
+from lnverify.formulas import layer_norm as first
+from lnverify.formulas import layer_norm_second_order as second
+
+
+@dataclass(frozen=True, eq=False)
+class Pair:
+    """An exact value as hi + lo, both float64; lo is 0 where float64 is precise enough."""
+
+    hi: Float64Array
+    lo: Float64Array
+
+    def __sub__(self, other: Pair) -> Float64Array:
+        return (self.hi - other.hi) + (self.lo - other.lo)
+
+
+@dataclass(frozen=True, eq=False)
+class Statistics:
+    """Exact statistics of each row in scaled units: real value = scaled * 2^E for x, mu, s; var and eps by 4^E.
+
+    x: (rows, n); x0, mu, s, var, eps: (rows,); xhat: (rows, n), has no unit; exponent: (rows,) integers E.
+    """
+
+    x: Float64Array
+    x0: Float64Array
+    mu: Float64Array
+    s: Float64Array
+    var: Float64Array
+    eps: Float64Array
+    xhat: Float64Array
+    exponent: np.ndarray[Any, np.dtype[np.int64]]
+
+
+class Exact:
+    """Exact results of one layer-norm case, each evaluated when first asked for."""
+
+    def __init__(self, case: Case) -> None:
+        """Take the case's exact values; nothing is evaluated yet."""
+        self.case = case
+        self.wide = case.dtype == "float64"
+        x = case.matrix("x")
+        self.x0 = x[:, 0] if case.n else np.zeros(case.rows)
+        with np.errstate(all="ignore"):
+            reach = np.abs(x).max(axis=1) if x.size else np.zeros(case.rows)
+            centred = DoubleDouble(x) - DoubleDouble(self.x0)[:, None] if self.wide else x - self.x0[:, None]
+            deviation = centred.hi if isinstance(centred, DoubleDouble) else centred
+            if self.wide:
+                # x - x0 overflows near the end of the range: halve first.
+                huge = reach > 2.0**1020
+                if huge.any():
+                    quarter = np.where(huge, 0.25, 1.0)
+                    centred = DoubleDouble(x * quarter[:, None]) - DoubleDouble(self.x0 * quarter)[:, None]
+                    deviation = centred.hi
+                    reach_dev = np.abs(deviation).max(axis=1, initial=0.0)
+                    shift = np.where(huge, 2, 0)
+                else:
+                    reach_dev = np.abs(deviation).max(axis=1, initial=0.0)
+                    shift = np.zeros(case.rows, dtype=int)
+                spread = np.maximum(np.ldexp(reach_dev, shift), np.sqrt(case.eps))
+                exponent = np.frexp(np.where(np.isfinite(spread), spread, 2.0**1023))[1]
+                exponent = np.where(spread > 0, exponent, 0)
+                self.centred: Any = DoubleDouble(
+                    np.ldexp(centred.hi, (shift - exponent)[:, None]),
+                    np.ldexp(centred.lo, (shift - exponent)[:, None]),
+                )
+                self.exponent = exponent.astype(np.int64)
+                # exact: a power of two times eps, unless it underflows beside a variance of order 1
+                self.eps = np.ldexp(np.full(case.rows, case.eps), -2 * exponent)
+            else:
+                self.centred = centred
+                self.exponent = np.zeros(case.rows, dtype=np.int64)
+                self.eps = np.full(case.rows, case.eps)
+
+    def _lift(self, values: Float64Array) -> Any:
+        return DoubleDouble(values) if self.wide else values
+
+    def _affine(self, names: tuple[str, ...] = ("weight", "bias")) -> tuple[str, list[Any]]:
+        case = self.case
+        suffix = {(True, True): "", (True, False): "_weight", (False, True): "_bias", (False, False): "_plain"}
+        key = (case.has("weight"), case.has("bias"))
+        values = [self._lift(case.vector(p)) for p in names if case.has(p)]
+        return suffix[key], values
+
+    def _call(self, module: Any, stem: str, *arguments: Any) -> dict[str, Any]:
+        suffix, affine = self._affine()
+        name = f"layer_norm{suffix}{stem}"
+        eps = DoubleDouble(self.eps) if self.wide else self.eps
+        with np.errstate(all="ignore"):
+            result: dict[str, Any] = getattr(module, name)(self.centred, *affine, eps, *arguments)
+        return result
+
+    @cached_property
+    def forward(self) -> dict[str, Any]:
+        """y, mu (from the pivot), var, r, xhat in scaled units."""
+        return self._call(first, "")
+
+    @cached_property
+    def backward(self) -> dict[str, Any]:
+        """x_bar (scaled), gamma_bar, beta_bar for the case's dy."""
+        return self._call(first, "_vjp", self._lift(self.case.matrix("dy")))
+
+    def _tangent(self, name: str) -> Any:
+        """Tangent or cotangent of an argument, zeros where the case has none; x's are scaled like x."""
+        case = self.case
+        of_x = name.endswith("x")
+        shape = (case.rows, case.n) if of_x else (case.n,)
+        values = case.arrays[name].values.reshape(shape) if case.has(name) else np.zeros(shape)
+        return values
+
+    @cached_property
+    def jvp(self) -> dict[str, Any]:
+        """y_dot for the tangents tx, tweight, tbias."""
+        with np.errstate(all="ignore"):
+            tx = np.ldexp(self._tangent("tx"), -self.exponent[:, None])
+        given = [self._lift(tx)]
+        given += [self._lift(self._tangent(f"t{p}")) for p in ("weight", "bias") if self.case.has(p)]
+        return self._call(first, "_jvp", *given)
+
+    @cached_property
+    def double_backward(self) -> dict[str, Any]:
+        """x_bar2, gamma_bar2, beta_bar2, y_bar_bar2 for the cotangents vx, vweight, vbias of dx, dweight, dbias."""
+        with np.errstate(all="ignore"):
+            vx = np.ldexp(self._tangent("vx"), -self.exponent[:, None])
+        given = [self._lift(self.case.matrix("dy")), self._lift(vx)]
+        given += [self._lift(self._tangent(f"v{p}")) for p in ("weight", "bias") if self.case.has(p)]
+        return self._call(second, "_vjp_vjp", *given)
+
+    @cached_property
+    def statistics(self) -> Statistics:
+        """Exact statistics as float64 arrays in scaled units (for the bounds)."""
+        forward = self.forward
+        with np.errstate(all="ignore"):
+            x = np.ldexp(self.case.matrix("x"), -self.exponent[:, None])
+            x0 = np.ldexp(self.x0, -self.exponent)
+            root = self._high(forward["r"])
+            return Statistics(
+                x=x,
+                x0=x0,
+                mu=x0 + self._high(forward["mu"]),
+                s=1.0 / root,
+                var=self._high(forward["var"]),
+                eps=self.eps,
+                xhat=self._high(forward["xhat"]),
+                exponent=self.exponent,
+            )
+
+    @staticmethod
+    def _high(value: Any) -> Float64Array:
+        return value.hi if isinstance(value, DoubleDouble) else np.asarray(value, dtype=np.float64)
+
+    def pair(self, output: str) -> Pair:
+        """The exact value of an output or gradient, unscaled. Shapes: y, dx, d2x, d2dy, ty (rows, n);
+        dweight, dbias, d2weight, d2bias (n,); mean, rstd (rows,). Raises KeyError for an unknown name."""
+        source, key, power = {
+            "y": ("forward", "y", 0),
+            "mean": ("forward", "mu", 1),
+            "rstd": ("forward", "r", -1),
+            "dx": ("backward", "x_bar", -1),
+            "dweight": ("backward", "gamma_bar", 0),
+            "dbias": ("backward", "beta_bar", 0),
+            "ty": ("jvp", "y_dot", 0),
+            "d2x": ("double_backward", "x_bar2", -1),
+            "d2weight": ("double_backward", "gamma_bar2", 0),
+            "d2bias": ("double_backward", "beta_bar2", 0),
+            "d2dy": ("double_backward", "y_bar_bar2", 0),
+        }[output]
+        value = getattr(self, source)[key]
+        hi = self._high(value)
+        lo = value.lo if isinstance(value, DoubleDouble) else np.zeros_like(hi)
+        if power:
+            shift = self.exponent[:, None] * power if hi.ndim == 2 else self.exponent * power
+            with np.errstate(all="ignore"):
+                hi, lo = np.ldexp(hi, shift), np.ldexp(lo, shift)
+        if output == "mean":
+            with np.errstate(all="ignore"):
+                total = DoubleDouble(hi, lo) + DoubleDouble(self.x0)
+            hi, lo = total.hi, total.lo
+        return Pair(hi, lo)

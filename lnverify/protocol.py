@@ -1,0 +1,67 @@
+"""The two messages between lnverify and a subject: Request and Response.
+
+A subject answers `run(Request) -> Response`. Nothing but the names in the Operation is special to layer norm,
+so that cells, blocks and other languages fit the same two messages. Requests keep their order: laws about
+state and call history are sequences of requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from lnverify.floats import FloatArray
+
+LAYOUTS = ("contiguous", "transposed", "strided", "reversed", "offset", "expanded", "permuted", "output")
+GRAD_MODES = ("enabled", "no_grad", "inference")
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a subject is asked.
+
+    arrays: `x` of shape (*batch, *normalized_shape), `weight` and `bias` of normalized_shape or absent, `dy`
+    of x's shape; for jvp the tangents `tx`, `tweight`, `tbias`; for double backward the cotangents `vx`,
+    `vweight`, `vbias` of the first gradients.
+    wanted: any of y, dx, dweight, dbias, mean, rstd, ty (jvp), d2x, d2weight, d2bias, d2dy (double backward).
+    layouts: how each array lies in memory (one of LAYOUTS). 'expanded' on dy: stride 0, all elements equal.
+    'output' on dy: dy is the subject's own output y (the Response then carries the bits of that dy).
+    requires_grad: the arguments that require a gradient; wanted gradients are among them.
+    module_action (modules only): '' sets the parameters of a new module from the arrays; 'state_dict',
+    'deepcopy' and 'to' then send it through that round trip first ('to': made in float32, moved to the dtype);
+    'initial', 'initial:no_affine', 'initial:no_bias' run a new module as it is, and `initial_weight` and
+    `initial_bias` may be wanted (absent where it has none).
+    """
+
+    operation: str
+    arrays: Mapping[str, FloatArray]
+    normalized_shape: tuple[int, ...]
+    eps: float
+    wanted: tuple[str, ...] = ("y",)
+    requires_grad: tuple[str, ...] = ()
+    layouts: Mapping[str, str] = field(default_factory=dict)
+    train: bool = True
+    grad_mode: str = "enabled"
+    create_graph: bool = False
+    device: str = "cpu"
+    threads: int | None = None
+    module_action: str = ""
+
+
+@dataclass(frozen=True)
+class Response:
+    """What a subject answers: named arrays in the dtype and shape that it returned, or a refusal.
+
+    arrays: a wanted array that the subject did not produce (a gradient that is None) is absent.
+    refusal: 'TypeError: message' when the subject raised, else None; arrays are then empty.
+    phase: 'forward' or 'backward' (or 'jvp', 'double backward'): where it raised.
+    changed: names of arguments whose bits the subject changed (dy included).
+    aliases: outputs that share memory with an argument.
+    """
+
+    arrays: Mapping[str, FloatArray] = field(default_factory=dict)
+    refusal: str | None = None
+    phase: str = "forward"
+    changed: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()

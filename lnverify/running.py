@@ -1,0 +1,151 @@
+"""Running error analysis: a number type (value, admissible error) that evaluates any generated formula.
+
+Each operation rounds at the subject's unit roundoff u, and an operation of the formula stands for up to
+ROUNDINGS roundings of the subject, so that a rearrangement of the same operations stays admitted. Sums carry
+h u sum|terms| with h of the tier (bounds.roundings). Inputs may be seeded with an error of their own: for the
+derivatives of layer norm x is seeded with h u (|x| + |mu|), which admits forms that never build x - mu
+(x*rstd - mu*rstd, and sums of g x and of g), see `seed`.
+
+Source: Higham, Accuracy and Stability, section 3.3 (running error analysis); first order in u except that
+products and quotients keep the second-order term.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from lnverify.bounds import roundings
+from lnverify.floats import Float64Array, Format
+
+ROUNDINGS = 4.0  # per operation of the formula: a quotient as reciprocal and product, an FMA split in two, ...
+
+
+class Running:
+    """value +- error elementwise, float64 both; `context` holds u, t and the tier."""
+
+    __slots__ = ("context", "error", "value")
+    __array_ufunc__ = None
+
+    def __init__(self, value: Any, error: Any, context: Context) -> None:
+        """An array with its admissible error, both broadcast to one shape."""
+        self.value: Float64Array = np.asarray(value, dtype=np.float64)
+        self.error: Float64Array = np.broadcast_to(np.asarray(error, dtype=np.float64), self.value.shape)
+        self.context = context
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape."""
+        return self.value.shape
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return self.value.ndim
+
+    def __getitem__(self, key: Any) -> Running:
+        return Running(self.value[key], self.error[key], self.context)
+
+    def transpose(self, *axes: Any) -> Running:
+        """As numpy.ndarray.transpose."""
+        return Running(self.value.transpose(*axes), self.error.transpose(*axes), self.context)
+
+    def reshape(self, *shape: Any) -> Running:
+        """As numpy.ndarray.reshape."""
+        return Running(self.value.reshape(*shape), self.error.reshape(*shape), self.context)
+
+    def __neg__(self) -> Running:
+        return Running(-self.value, self.error, self.context)
+
+    def __add__(self, other: Any) -> Running:
+        other = self.context.lift(other)
+        return self.context.rounded(self.value + other.value, self.error + other.error)
+
+    __radd__ = __add__
+
+    def __sub__(self, other: Any) -> Running:
+        return self + (-self.context.lift(other))
+
+    def __rsub__(self, other: Any) -> Running:
+        return self.context.lift(other) + (-self)
+
+    def __mul__(self, other: Any) -> Running:
+        other = self.context.lift(other)
+        with np.errstate(all="ignore"):
+            error = np.abs(self.value) * other.error + np.abs(other.value) * self.error + self.error * other.error
+        return self.context.rounded(self.value * other.value, error)
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, other: Any) -> Running:
+        other = self.context.lift(other)
+        with np.errstate(all="ignore"):
+            quotient = self.value / other.value
+            room = np.abs(other.value) - other.error
+            error = np.where(room > 0, (self.error + np.abs(quotient) * other.error) / room, np.inf)
+        return self.context.rounded(quotient, error)
+
+    def __rtruediv__(self, other: Any) -> Running:
+        return self.context.lift(other) / self
+
+    def __pow__(self, power: int) -> Running:
+        if not isinstance(power, int):
+            raise TypeError(f"only integer powers are supported, got {power!r}")
+        if power < 0:
+            return 1 / self**-power
+        result = self.context.lift(np.ones_like(self.value))
+        for _ in range(power):
+            result = result * self
+        return result
+
+    def sqrt(self) -> Running:
+        """sqrt(v) +- e/(sqrt(v) + sqrt(v - e)), where v - e > 0; infinite error else."""
+        with np.errstate(all="ignore"):
+            root = np.sqrt(self.value)
+            room = self.value - self.error
+            error = np.where(room > 0, self.error / (root + np.sqrt(np.maximum(room, 0.0))), np.inf)
+        return self.context.rounded(root, error)
+
+    def sum(self, axis: int | tuple[int, ...] | None = None) -> Running:
+        """Sum: the errors of the terms plus h u sum|terms|, h for the terms that are not exactly zero."""
+        with np.errstate(all="ignore"):
+            magnitude = np.abs(self.value) + self.error
+            total = magnitude.sum(axis=axis)
+            count = ((self.value != 0) | (self.error != 0)).sum(axis=axis)
+            error = self.error.sum(axis=axis) + roundings(count, self.context.tier) * self.context.u * total
+        return self.context.rounded(self.value.sum(axis=axis), error)
+
+
+class Context:
+    """Unit roundoff and smallest normal number of the format that the subject computes in, and the tier."""
+
+    def __init__(self, compute: Format, tier: str = "det") -> None:
+        """Take u and t of the format."""
+        self.u, self.tiny, self.tier = compute.u, compute.tiny, tier
+
+    def exact(self, values: Any) -> Running:
+        """A number without error."""
+        return Running(values, 0.0, self)
+
+    def lift(self, value: Any) -> Running:
+        """Pass a Running through, take anything else as exact."""
+        return value if isinstance(value, Running) else self.exact(value)
+
+    def rounded(self, value: Any, error: Any) -> Running:
+        """Add the roundings of one operation: ROUNDINGS u |value| + t."""
+        with np.errstate(all="ignore"):
+            noise = ROUNDINGS * self.u * np.abs(value) + np.where(np.asarray(value) == 0, 0.0, self.tiny)
+            total = np.asarray(error) + noise
+            # inf - inf upstream: nothing is known about such an element
+            return Running(value, np.where(np.isnan(total), np.inf, total), self)
+
+    def seed(self, x: Float64Array, offset: Float64Array, mu: Float64Array, n: int) -> Running:
+        """Deviations x from a pivot with the admitted error h u (|x + offset| + |mu|) of forms on raw data.
+
+        x: (rows, n) deviations from the pivot; offset, mu: (rows,) pivot and mean, all in one unit.
+        """
+        h = float(roundings(n, self.tier))
+        with np.errstate(all="ignore"):
+            raw = np.abs(x + offset[:, None]) + np.abs(mu)[:, None]
+        return Running(x, h * self.u * raw, self)

@@ -1,0 +1,472 @@
+"""Reports in every format, from hand-made reports. A snippet is run: it must print what the finding says."""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import xml.etree.ElementTree as ET
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lnverify.case import Case
+from lnverify.finding import Observation, Report
+from lnverify.floats import FloatArray, decode
+from lnverify.reports import console, github, json_file, junit, wording
+from lnverify.reports.snippet import snippet
+from tests import report_samples as samples
+
+torch = pytest.importorskip("torch")
+TARGET = samples.TARGET
+
+
+def shown(report: Report, **options: Any) -> str:
+    file = io.StringIO()
+    console.show(report, console.make_console(file), **options)
+    return "\n".join(line.rstrip() for line in file.getvalue().splitlines())
+
+
+# --- console
+
+
+def test_what_holds_takes_a_line_for_each_family() -> None:
+    assert shown(samples.report()) == (
+        "lnverify 0.1.0  torch.nn.functional.layer_norm\n"
+        "layer_norm, profile quick, seed 0, python 3.11.7, torch 2.13.0, Linux x86_64\n"
+        "\n"
+        "LN1  accuracy    holds  1 law, at most 0.4 of the bound\n"
+        "LN3  invariance  holds  1 law, at most 0.1 of the bound\n"
+        "\n"
+        "N 1 to 4,097 (7 sizes); rows 1, 2, 33; affine both, weight, none; requires_grad x, x+weight+bias\n"
+        "not supported: mean, rstd; not examined: cuda; vacuous, for the bound admits anything: 16 (LN101 12,\n"
+        "LN305 4)\n"
+        "holds  torch.nn.functional.layer_norm: no violation found; 2 laws, 1,234 examples, 12.3 s, seed 0"
+    )
+
+
+def test_a_finding_is_a_sentence_numbers_a_replay_line_and_a_script() -> None:
+    text = shown(samples.violated(), source="3f9c1a")
+    block = text[text.index("2. error") : text.index("3. warning")]
+    ident = samples.reduction_findings()[0].id
+    assert block == (
+        "2. error  the sum over rows loses low bits\n"
+        "   LN203 dweight-accuracy, LN204 dbias-accuracy; float32, float16 on cpu\n"
+        "   dweight[2] is -1, the exact value is -1.25: 2 times the bound of 0.125.\n"
+        "\n"
+        "                         expected  got   bound  error/bound\n"
+        "   smallest  dweight[2]  -1.25     -1    0.125           2x\n"
+        "   worst     dweight[5]  1234.5    1210  0.5            49x\n"
+        "\n"
+        "   smallest case: LN203 float16, N=3, rows=2, eps=1e-05\n"
+        "     x       [0.0, 0.1, 0.2, 0.3, 0.4, 0.5]\n"
+        "             [0x0p+0, 0x1.998p-4, 0x1.998p-3, 0x1.334p-2, 0x1.998p-2, 0x1p-1]\n"
+        "     weight  all 1.0\n"
+        "     bias    all 0.0\n"
+        "     dy      [1.0, -0.5, -0.5, 1.0, -0.5, -0.5]\n"
+        "   worst case: LN203 float16, N=257, rows=33, mean/std=1e4, eps=1e-05\n"
+        "\n"
+        f"   lnverify replay 3f9c1a --finding {ident}\n"
+        "\n"
+        "import torch\n"
+        "x = torch.tensor([[0.0, 0.1, 0.2], [0.3, 0.4, 0.5]], dtype=torch.float16, requires_grad=True)\n"
+        "weight = torch.ones(3, dtype=torch.float16, requires_grad=True)\n"
+        "bias = torch.zeros(3, dtype=torch.float16, requires_grad=True)\n"
+        "dy = torch.tensor([[1.0, -0.5, -0.5], [1.0, -0.5, -0.5]], dtype=torch.float16)\n"
+        "y = torch.nn.functional.layer_norm(x, (3,), weight, bias, 1e-05)\n"
+        "dx, dweight, dbias = torch.autograd.grad(y, (x, weight, bias), dy)\n"
+        "print(dweight[2].item())  # got -1.0, expected -1.25, bound 0.125\n"
+        "\n"
+    )
+
+
+def test_four_findings_with_one_cause_are_one_block_and_errors_come_first() -> None:
+    titles = [line for line in shown(samples.violated()).splitlines() if re.match(r"\d\. ", line)]
+    assert titles == [
+        "1. error  forward accuracy",
+        "2. error  the sum over rows loses low bits",
+        "3. warning  one rounding too many",
+    ]
+
+
+def test_rows_of_the_table_are_for_what_does_not_hold() -> None:
+    table = shown(samples.violated()).split("\n\n")[1].splitlines()
+    assert [re.split(r"  +", line.strip()) for line in table] == [
+        ["LN1", "accuracy", "violated", "2 laws, at most 0.4 of the bound where it holds"],
+        ["LN101 forward-accuracy", "violated", "float32 4.3e+05x"],
+        ["LN104 rounding-points", "warning", "float16 1.4x"],
+        ["LN2", "gradients", "violated", "2 laws"],
+        ["LN203 dweight-accuracy", "violated", "float32 49x, float16 49x"],
+        ["LN204 dbias-accuracy", "violated", "float32 49x, float16 49x"],
+        ["LN3", "invariance", "holds", "1 law, at most 0.1 of the bound"],
+        ["LN4", "moments", "not applicable", "returns no mean"],
+        ["LN7", "determinism, purity, modules", "holds", "1 law"],
+    ]
+
+
+def test_inconclusive_says_which_law_why_and_what_resolves_it() -> None:
+    text = shown(samples.undecided())
+    assert (
+        "undecided  LN305 scale-invariance (bfloat16, float16): 3 informative examples of 10.\n"
+        f"    lnverify check {TARGET} --select LN305 --dtype bfloat16,float16 --profile ci\n"
+    ) in text
+    assert text.splitlines()[-1] == (
+        f"inconclusive  {TARGET}: undecided LN305; 1 law, 1,234 examples, 12.3 s, seed 0"
+    )
+
+
+def test_quiet_is_the_verdict_line() -> None:
+    assert shown(samples.violated(), quiet=True) == (
+        f"violated  {TARGET}: 2 causes (LN101, LN203, LN204), 1 warning (LN104); "
+        "6 laws, 1,234 examples, 12.3 s, seed 0"
+    )
+
+
+def test_an_interrupted_run_says_so() -> None:
+    report = samples.report(stopped="interrupted", seconds=1.2, examples=40)
+    assert shown(report, quiet=True) == (
+        f"holds so far (interrupted)  {TARGET}: no violation found; 2 laws, 40 examples, 1.2 s, seed 0"
+    )
+
+
+def test_verbose_has_every_law_in_every_dtype_and_the_time_by_stage() -> None:
+    text = shown(samples.violated(), verbose=True)
+    rows = [re.split(r"  +", line) for line in text.splitlines() if line.startswith("LN")]
+    assert len(rows) == len(samples.violated().results)
+    assert rows[1] == ["LN101", "forward-accuracy", "float16", "cpu", "holds", "0.4", "100/120"]
+    assert ["LN401", "mean", "float32", "cpu", "inapplicable", "returns no mean"] in rows
+    assert "time: subject 1.50 s, oracle 2.25 s" in text
+
+
+def test_a_large_case_has_its_replay_line_in_place_of_a_script() -> None:
+    big = samples.case(shape=(7, 31), x=np.random.default_rng(0).normal(size=(7, 31)))
+    found = samples.finding("LN101", "forward-accuracy", samples.observation(big, "y", (0, 0), 1.0, 2.0))
+    text = shown(samples.report(findings=[found]), source="r.json")
+    assert "     x       7x31, -2.32503 to 2.91386\n" in text
+    assert f"   lnverify replay r.json --finding {found.id}\n" in text
+    assert "   no standalone script: the case has 217 elements; the line above replays it\n" in text
+
+
+def test_terminal_colours_obey_no_color(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    coloured, plain = Terminal(), Terminal()
+    console.show(samples.report(), console.make_console(coloured), quiet=True)
+    assert coloured.getvalue().startswith("\x1b[32mholds\x1b[0m  torch.nn")
+    monkeypatch.setenv("NO_COLOR", "1")
+    console.show(samples.report(), console.make_console(plain), quiet=True)
+    assert plain.getvalue().startswith("holds  torch.nn")
+
+
+@pytest.mark.parametrize(
+    ("ratio", "text"),
+    [(0.0, ""), (0.43, "0.43x"), (1.0004, "1.0004x"), (41.0, "41x"), (31415.9, "3.1e+04x"), (np.inf, "inf")],
+)
+def test_ratios(ratio: float, text: str) -> None:
+    assert wording.ratio_text(ratio) == text
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_the_shortest_decimal_is_the_value(dtype: str) -> None:
+    rng = np.random.default_rng(5)
+    bits = rng.integers(0, 1 << 15, 300).astype(np.uint16)
+    if dtype == "float32":
+        bits = rng.integers(0, 1 << 31, 300).astype(np.uint32)
+    values = [v for v in decode(bits, dtype) if np.isfinite(v)]
+    read = torch.tensor(
+        [float(wording.shortest(float(v), dtype)) for v in values], dtype=getattr(torch, dtype)
+    )
+    assert read.double().tolist() == values
+    assert wording.shortest(float(FloatArray.of(0.1, dtype).values), dtype) == "0.1"
+
+
+# --- JUnit, GitHub, files
+
+
+def test_junit_has_a_case_for_each_law_and_dtype() -> None:
+    root = ET.fromstring(junit.text([samples.violated(), samples.undecided()]))
+    suite, second = root.findall("testsuite")
+    assert {k: suite.get(k) for k in ("name", "tests", "failures", "errors", "skipped")} == {
+        "name": TARGET, "tests": "10", "failures": "5", "errors": "0", "skipped": "1",
+    }  # fmt: skip
+    cases = {case.get("name"): case for case in suite.findall("testcase")}
+    failure = cases["LN203 dweight-accuracy [float16, cpu]"].find("failure")
+    assert failure is not None
+    assert failure.get("type") == "violated"
+    assert failure.get("message") == (
+        "dweight[2] is -1, the exact value is -1.25: 2 times the bound of 0.125. "
+        f"(finding {samples.reduction_findings()[0].id})"
+    )
+    assert cases["LN203 dweight-accuracy [float16, cpu]"].get("classname") == "lnverify.gradients"
+    warning = cases["LN104 rounding-points [float16, cpu]"]
+    assert warning.find("failure") is None
+    assert (warning.findtext("system-out") or "").startswith("warning: y[0, 1] is 1")
+    skipped = cases["LN401 mean [float32, cpu]"].find("skipped")
+    assert skipped is not None
+    assert skipped.get("message") == "returns no mean"
+    assert second.get("errors") == "2"
+
+
+def test_junit_with_strict_fails_on_a_warning_and_survives_control_characters() -> None:
+    report = samples.violated()
+    report.strict = True
+    report.subject = "bell\x07.py:f"
+    suite = ET.fromstring(junit.text([report])).find("testsuite")
+    assert suite is not None
+    assert suite.get("failures") == "6"
+    assert suite.get("name") == "bell?.py:f"
+
+
+def test_github_has_an_annotation_for_each_cause() -> None:
+    report = samples.violated()
+    report.subject = "./src/kernels.py:fwd"
+    lines = github.workflow_commands(report)
+    assert lines[1] == (
+        "::error file=src/kernels.py,title=LN203%2C LN204 the sum over rows loses low bits"
+        "::./src/kernels.py:fwd: dweight[2] is -1, the exact value is -1.25: 2 times the bound of 0.125."
+    )
+    assert [line.split(" ")[0] for line in lines] == ["::error", "::error", "::warning"]
+
+
+def test_github_annotates_what_is_undecided_and_escapes_line_ends() -> None:
+    assert github.workflow_commands(samples.undecided()) == [
+        f"::warning title=lnverify%3A undecided::LN305 scale-invariance (bfloat16, float16): 3 informative examples "
+        f"of 10. Resolve: lnverify check {TARGET} --select LN305 --dtype bfloat16,float16 --profile ci"
+    ]
+    seen = samples.observation(samples.case(), "y", (0, 0), 1.0, 2.0)
+    found = samples.finding("LN101", "forward-accuracy", seen, message="two\nlines, 100%")
+    assert github.workflow_commands(samples.report(findings=[found])) == [
+        f"::error title=LN101 forward accuracy::{TARGET}: two%0Alines, 100%25"
+    ]
+
+
+def test_github_summary_is_a_table_with_scripts() -> None:
+    text = github.summary(samples.violated(), "3f9c1a")
+    assert text.startswith(f"### lnverify: violated  {TARGET}: 2 causes (LN101, LN203, LN204)")
+    assert "| error | LN203, LN204 | float32, float16 | dweight[2] is -1" in text
+    assert text.count("```python\nimport torch\n") == 3
+
+
+def test_a_file_is_written_aside_and_renamed(tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+    path.write_text("old")
+    path.chmod(0o640)
+    json_file.write(path, json_file.text([samples.report()]))
+    assert path.read_text().startswith('{\n "schema": "lnverify-report/1",\n')
+    assert path.stat().st_mode & 0o777 == 0o640
+    assert [p.name for p in tmp_path.iterdir()] == ["report.json"]
+
+
+def test_several_reports_are_a_list() -> None:
+    assert [r["verdict"] for r in ast.literal_eval(_python(json_file.text([samples.report()] * 2)))] == [
+        "holds"
+    ] * 2
+
+
+def _python(text: str) -> str:
+    return text.replace("false", "False").replace("true", "True").replace("null", "None")
+
+
+# --- snippets: each is run
+
+
+def tensors(case: Case) -> dict[str, Any]:
+    """The case's arrays as torch tensors, by their bits."""
+    signed = {"float64": "int64", "float32": "int32", "float16": "int16", "bfloat16": "int16"}
+    out = {}
+    for name, array in case.arrays.items():
+        bits = array.bits.copy().view(signed[array.dtype])
+        out[name] = torch.from_numpy(bits).view(getattr(torch, array.dtype))
+    return out
+
+
+def answer(case: Case, output: str) -> Any:
+    """What layer_norm gives for the case, written down without the snippet's code."""
+    t = tensors(case)
+    names = [n for n in ("x", "weight", "bias") if n in t]
+
+    def f(*args: Any) -> Any:
+        given = dict(zip(names, args, strict=True))
+        weight, bias = given.get("weight"), given.get("bias")
+        return torch.nn.functional.layer_norm(given["x"], case.normalized_shape, weight, bias, case.eps)
+
+    if output == "ty":
+        return torch.func.jvp(f, tuple(t[n] for n in names), tuple(t[f"t{n}"] for n in names))[1]
+    leaves = [t[n].requires_grad_() for n in names]
+    y = f(*leaves)
+    if output == "y":
+        return y.detach()
+    wanted = [t[n] for n in case.requires_grad if n in t]
+    dy = t.get("dy", y.detach())
+    if output == "d2dy":
+        dy.requires_grad_()
+    first = torch.autograd.grad(y, wanted, dy, create_graph=output.startswith("d2"))
+    if not output.startswith("d2"):
+        return first[[n for n in case.requires_grad if n in t].index(output[1:])]
+    second = [t[f"v{n}"] for n in case.requires_grad if n in t]
+    return torch.autograd.grad(first, t[output[2:]], second)[0].detach()
+
+
+def seen_in(case: Case, output: str) -> Observation:
+    """The finding's observation: the last element, with what torch really gives there."""
+    values = answer(case, output)
+    index = tuple(size - 1 for size in values.shape)
+    stored = FloatArray.of(values.double().numpy(), case.dtype)
+    got = float(values[index])
+    outputs = {output: stored.to_json()}
+    return Observation(case.to_json(), outputs, "it is off", 2.0, output, index, got + 0.5, got, 0.25)
+
+
+def run(script: str) -> str:
+    out = io.StringIO()
+    threads = torch.get_num_threads()
+    try:
+        with redirect_stdout(out):
+            exec(compile(script, "snippet", "exec"), {})
+    finally:
+        torch.set_num_threads(threads)
+    return out.getvalue().strip()
+
+
+ALL = {"vx": np.eye(2, 3), "vweight": np.ones(3), "vbias": np.array([1.0, 2.0, 4.0])}
+TANGENTS = {"tx": np.eye(2, 3), "tweight": np.ones(3), "tbias": np.array([1.0, 2.0, 4.0])}
+SMALL = {"shape": (2, 3), "x": np.array([[0.1, -2.5, 3e-3], [1e4, 1.0, 7.0]])}
+SNIPPETS: dict[str, tuple[str, dict[str, Any]]] = {
+    "y": ("y", SMALL),
+    "y-float64": ("y", {**SMALL, "dtype": "float64"}),
+    "y-bfloat16": ("y", {**SMALL, "dtype": "bfloat16", "weight": np.array([0.3, 1.7, -2.0])}),
+    "y-no-parameters": ("y", {**SMALL, "weight": None, "bias": None}),
+    "y-no-bias": ("y", {**SMALL, "bias": None, "grad_mode": "no_grad"}),
+    "y-nan": ("y", {"shape": (1, 3), "x": np.array([[np.nan, np.inf, 1.0]])}),
+    "y-pattern": ("y", {"shape": (1, 257), "x": np.r_[np.ones(256), 2.0][None]}),
+    "y-rows": ("y", {"shape": (33, 64), "x": np.tile(np.r_[np.ones(63), 0.0], (33, 1))}),
+    "y-period": ("y", {"shape": (2, 64), "x": np.tile([1.0, -1.0], (2, 32))}),
+    "y-threads": ("y", {**SMALL, "threads": 1}),
+    "y-transposed": ("y", {**SMALL, "layouts": {"x": "transposed"}}),
+    "y-strided": ("y", {**SMALL, "layouts": {"x": "strided", "weight": "offset"}}),
+    "dx": ("dx", SMALL),
+    "dx-only": ("dx", {**SMALL, "requires_grad": ("x",)}),
+    "dweight-float16": ("dweight", {**SMALL, "dtype": "float16", "x": np.eye(2, 3)}),
+    "dbias-only": ("dbias", {**SMALL, "requires_grad": ("bias",)}),
+    "dbias-expanded": (
+        "dbias", {"shape": (33, 257), "x": np.ones((33, 257)), "dy": np.ones((33, 257)), "layouts": {"dy": "expanded"}},
+    ),
+    "dx-offset": ("dx", {**SMALL, "layouts": {"x": "offset", "dy": "strided"}}),
+    "dweight-output": ("dweight", {**SMALL, "dy": None, "layouts": {"dy": "output"}}),
+    "ty": ("ty", {**SMALL, **TANGENTS}),
+    "d2x": ("d2x", {**SMALL, **ALL}),
+    "d2weight": ("d2weight", {**SMALL, **ALL}),
+    "d2dy": ("d2dy", {**SMALL, **ALL}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SNIPPETS)
+def test_a_snippet_prints_what_the_finding_says(name: str) -> None:
+    output, given = SNIPPETS[name]
+    case = samples.case(**{"eps": 1e-6, **given})
+    seen = seen_in(case, output)
+    script = snippet(samples.finding("LN101", "accuracy", seen), TARGET)
+    assert script is not None
+    assert len(script.splitlines()) <= 12
+    assert max(map(len, script.splitlines())) <= 200
+    assert seen.got is not None
+    assert f"# got {seen.got!r}, expected {seen.expected!r}, bound 0.25" in script
+    assert np.array_equal(float(run(script)), seen.got, equal_nan=True)
+
+
+@pytest.mark.parametrize("output", ["y", "dx", "dweight", "d2x"])
+def test_a_snippet_for_a_module_class(output: str) -> None:
+    case = samples.case(**SMALL, **ALL)
+    seen = seen_in(case, output)
+    script = snippet(samples.finding("LN101", "accuracy", seen), "torch.nn.LayerNorm")
+    assert script is not None
+    assert "m = torch.nn.LayerNorm((3,), eps=1e-05, dtype=torch.float32)\n" in script
+    assert float(run(script)) == seen.got
+
+
+def test_a_snippet_uses_the_source_lines_of_the_adapter_for_a_module() -> None:
+    text = (
+        "from torch.nn import LayerNorm\n"
+        "module = LayerNorm(normalized_shape={normalized_shape}, eps={eps}, bias={bias} is not None).to({x}.dtype)\n"
+        "if {weight} is not None:\n    module.weight.data = {weight}\n"
+        "if {bias} is not None:\n    module.bias.data = {bias}\n"
+        "y = module({x})"
+    )
+    for output in ("y", "dweight", "d2weight"):
+        case = samples.case(**SMALL, **ALL, bias=None) if output == "y" else samples.case(**SMALL, **ALL)
+        seen = seen_in(case, output)
+        found = samples.finding("LN101", "accuracy", seen)
+        script = snippet(found, "mypkg:FusedLN", {"framework": "torch", "call_text": text})
+        assert script is not None
+        assert f"bias={output != 'y'}).to(x.dtype)\nmodule.weight.data = weight\n" in script
+        assert float(run(script)) == seen.got
+
+
+def test_a_snippet_imports_a_function_from_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "kernels_of_a_test.py").write_text(
+        "import torch\n\ndef fwd(x, weight, bias, eps):\n"
+        "    return torch.nn.functional.layer_norm(x, x.shape[-1:], weight, bias, eps)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    seen = seen_in(samples.case(**SMALL), "dx")
+    found = samples.finding("LN201", "dx-accuracy", seen)
+    text = "import runpy\nfwd = runpy.run_path('/else/kernels.py')['fwd']\ny = fwd(x={x}, weight={weight}, bias={bias}, eps={eps})"
+    for call_text, call in (
+        ("", "fwd(x, weight, bias, 1e-05)"),
+        (text, "fwd(x=x, weight=weight, bias=bias, eps=1e-05)"),
+    ):
+        script = snippet(found, "./kernels_of_a_test.py:fwd", {"framework": "torch", "call_text": call_text})
+        assert script is not None
+        assert script.startswith("import torch\nfrom kernels_of_a_test import fwd\n")
+        assert f"\ny = {call}\n" in script
+        assert float(run(script)) == seen.got
+
+
+def test_a_snippet_for_numpy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "numpy_ln_of_a_test.py").write_text(
+        "def ln(x, weight, bias, eps):\n    return x * weight + bias + eps\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    case = samples.case(**SMALL, eps=0.5)
+    seen = samples.observation(case, "y", (1, 2), 7.5, 1.0)
+    found = samples.finding("LN101", "accuracy", seen)
+    script = snippet(found, "numpy_ln_of_a_test:ln", {"framework": "numpy"})
+    assert script == (
+        "import numpy as np\n"
+        "from numpy_ln_of_a_test import ln\n"
+        "x = np.array([[0.1, -2.5, 0.003], [10000.0, 1.0, 7.0]], dtype=np.float32)\n"
+        "weight = np.ones(3, dtype=np.float32)\n"
+        "bias = np.zeros(3, dtype=np.float32)\n"
+        "y = ln(x, weight, bias, 0.5)\n"
+        "print(y[1, 2].item())  # got 7.5, expected 1.0, bound 1e-07\n"
+    )
+    assert run(script) == "7.5"
+
+
+def test_a_snippet_does_not_claim_what_another_run_gave() -> None:
+    seen = samples.observation(samples.case(), "y", (0, 1), 0.25, 1.0)
+    other = Observation(**{**vars(seen), "got": 0.75})
+    script = snippet(samples.finding("LN301", "shift-invariance", other), TARGET)
+    assert script is not None
+    assert script.endswith("print(y[0, 1].item())  # LN301: y[0, 1] is 0.25, 1 is right\n")
+
+
+@pytest.mark.parametrize(
+    ("target", "given"),
+    [
+        (TARGET, {"operation": "ln_lstm"}),
+        ("process:./ln --stdin", {}),
+        ("./kernels.py:fwd?backward=bwd", {}),
+        ("not an import", {}),
+    ],
+)
+def test_no_snippet_where_the_call_is_not_known(target: str, given: dict[str, Any]) -> None:
+    seen = samples.observation(samples.case(), "dx", (0, 1), 0.25, 1.0)
+    assert snippet(samples.finding("LN201", "dx-accuracy", seen, **given), target) is None
