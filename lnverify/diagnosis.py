@@ -8,11 +8,13 @@ short phrase, equal for findings of one fault, so that reports group by it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 
 from lnverify.evaluation import Evaluation
-from lnverify.floats import FORMATS, Float64Array, distance
+from lnverify.floats import FORMATS, Float64Array, FloatArray, distance, round_values
+from lnverify.recipes import normal
 
 Rows = Callable[[Float64Array, Float64Array, int], Float64Array]
 
@@ -62,83 +64,139 @@ def _alternatives(ev: Evaluation) -> Iterator[tuple[str, Float64Array]]:
 
 def explains(ev: Evaluation, kind: str, tier: str = "det") -> str:
     """The first row-factor hypothesis of a kind ('eps', 'variance', 'any') that explains y, or ''."""
-    got = ev.output("y")
-    if got is None or got.size != ev.case.size:
-        return ""
+    for cause, alternative in _scaled(ev, kind):
+        if _fits(ev, "y", alternative, tier):
+            return cause
+    return ""
+
+
+def _scaled(ev: Evaluation, kind: str) -> Iterator[tuple[str, Float64Array]]:
+    """The alternatives of _factors as (cause, y)."""
     case, st = ev.case, ev.exact.statistics
     gamma = case.vector("weight") if case.has("weight") else np.ones(case.n)
     beta = case.vector("bias") if case.has("bias") else np.zeros(case.n)
     for cause, factor in _factors(ev, kind):
         with np.errstate(all="ignore"):
-            scaled = np.where(np.isfinite(factor), factor, np.nan)[:, None]
-            if _fits(ev, got.values.reshape(case.rows, case.n), gamma * st.xhat * scaled + beta, np.abs(scaled), tier):
-                return cause
-    return ""
+            yield cause, gamma * st.xhat * factor[:, None] + beta
 
 
-def _fits(ev: Evaluation, got: Float64Array, alternative: Float64Array, scale: Float64Array | float, tier: str) -> bool:
-    """Whether y lies within the bound around the alternative on every judged row; in 16 bits with the rounding
-    points admitted. 8u|y| covers the alternative's own evaluation in float64."""
-    fmt = FORMATS[ev.case.dtype]
-    points = fmt.precision <= 11
+def _fits(ev: Evaluation, output: str, alternative: Float64Array, tier: str = "det") -> bool:
+    """Whether a returned output lies within the bound around the alternative on every judged row.
+
+    The bound is scaled up where the alternative is larger than the exact result; in 16 bits the rounding points
+    are admitted; 8u|alternative| covers its own evaluation in float64. Where the alternative is no number, the
+    returned value must be none either.
+    """
+    got = ev.output(output)
+    if got is None or got.size != alternative.size:
+        return False
+    values = got.values.reshape(alternative.shape)
+    fmt = FORMATS[got.dtype]
     with np.errstate(all="ignore"):
-        bound = ev.bound("y", tier, points) * np.maximum(scale, 1.0) + 8 * ev.precision.compute.u * np.abs(alternative)
-        apart = distance(got, alternative, 0.0, fmt)
-        skipped = ev._skipped("y", got) | np.isnan(alternative)
-        return bool((~skipped).any()) and bool((skipped | (apart <= bound)).all())
+        size = np.abs(ev.pair(output).hi)
+        scale = np.maximum(np.abs(alternative) / np.where(size > 0, size, 1.0), 1.0)
+        bound = ev.bound(output, tier, fmt.precision <= 11 and output in ("y", "dx", "dweight"))
+        bound = bound * np.where(np.isfinite(scale), scale, 1.0) + 8 * ev.precision.compute.u * np.abs(alternative)
+        apart = distance(values, alternative, 0.0, fmt)
+        near = np.where(np.isfinite(alternative), apart <= bound, ~np.isfinite(values))
+        skipped = ev._skipped(output, values)
+        return bool((~skipped).any()) and bool((skipped | near).all())
+
+
+def _fresh(ev: Evaluation, seed: int) -> Evaluation:
+    """The same subject on an ordinary draw in the shape (at most 4 rows), eps and affine part of the case."""
+    case = ev.case
+    shape = (min(case.rows, 4), *case.normalized_shape)
+    arrays = {"x": FloatArray.of(normal(1000 + seed, shape) + 0.5, case.dtype)}
+    for number, name in enumerate(("weight", "bias")):
+        if case.has(name):
+            values = normal(2000 + 10 * seed + number, case.normalized_shape)
+            arrays[name] = FloatArray.of(values + np.copysign(0.5, values), case.arrays[name].dtype)
+    if case.has("dy"):
+        arrays["dy"] = FloatArray.of(normal(3000 + seed, shape), case.dtype)
+    return ev.again(replace(case, arrays=arrays, layouts={}, recipe=None))
+
+
+Alternatives = Callable[[Evaluation], Iterator[tuple[str, Float64Array]]]
+
+
+def _confirmed(ev: Evaluation, output: str, alternatives: Alternatives) -> str:
+    """The first hypothesis that explains the output on this case and on three fresh ones, or ''."""
+    for cause, alternative in alternatives(ev):
+        if not _fits(ev, output, alternative):
+            continue
+        if all(_fits(other, output, dict(alternatives(other)).get(cause, np.empty(0)))
+               for other in (_fresh(ev, seed) for seed in range(3))):  # fmt: skip
+            return cause
+    return ""
 
 
 def forward_cause(ev: Evaluation) -> str:
     """A phrase for what is wrong with y; 'y is wrong' where no hypothesis explains it."""
-    cause = explains(ev, "any")
-    if cause:
-        return cause
-    got = ev.output("y")
-    if got is not None and got.size == ev.case.size:
-        values = got.values.reshape(ev.case.rows, ev.case.n)
-        for name, alternative in _alternatives(ev):
-            if _fits(ev, values, alternative, 1.0, "det"):
-                return name
-    return "y is wrong"
+
+    def alternatives(run: Evaluation) -> Iterator[tuple[str, Float64Array]]:
+        yield from _scaled(run, "any")
+        yield from _alternatives(run)
+
+    return _confirmed(ev, "y", alternatives) or "y is wrong"
 
 
 def dx_cause(ev: Evaluation) -> str:
     """A phrase for what is wrong with dx: a term of the backward that is missing or misplaced."""
-    got = ev.output("dx")
+    return _confirmed(ev, "dx", _backward_alternatives) or "dx is wrong"
+
+
+STATISTICS_16 = "the backward uses mean and rstd that were rounded to 16 bits"
+
+
+def rounded_statistics(ev: Evaluation, output: str) -> bool:
+    """Whether dx or dweight is explained by statistics that were rounded to the dtype of x."""
+    if FORMATS[ev.case.dtype].precision > 11:
+        return False
+    return _fits(ev, output, _rounded_backward(ev)[output])
+
+
+def _rounded_backward(ev: Evaluation) -> dict[str, Float64Array]:
     case, st = ev.case, ev.exact.statistics
-    if got is None or got.size != case.size:
-        return "dx is wrong"
-    gamma = case.vector("weight") if case.has("weight") else np.ones(case.n)
     dy = case.matrix("dy")
+    gamma = case.vector("weight") if case.has("weight") else np.ones(case.n)
+    with np.errstate(all="ignore"):
+        mean = round_values(ev.pair("mean").hi, case.dtype)[:, None]
+        rstd = round_values(ev.pair("rstd").hi, case.dtype)[:, None]
+        xhat = (case.matrix("x") - mean) * rstd
+        g = gamma * dy
+        c1, c2 = g.mean(axis=1, keepdims=True), (g * xhat).mean(axis=1, keepdims=True)
+        assert st is ev.exact.statistics
+        return {"dx": rstd * (g - c1 - xhat * c2), "dweight": (dy * xhat).sum(axis=0)}
+
+
+def _backward_alternatives(ev: Evaluation) -> Iterator[tuple[str, Float64Array]]:
+    """Wrong results for dx: (cause, dx of shape (rows, n))."""
+    case, st = ev.case, ev.exact.statistics
+    gamma = case.vector("weight") if case.has("weight") else np.ones(case.n)
+    dy, n = case.matrix("dy"), case.n
     g = gamma * dy
-    n = case.n
 
     def mean(v: Float64Array) -> Float64Array:
         return v.mean(axis=1, keepdims=True)
 
+    def inner(v: Float64Array) -> Float64Array:
+        return v - mean(v) - st.xhat * mean(v * st.xhat)
+
     with np.errstate(all="ignore"):
         r = np.ldexp(1 / st.s, -st.exponent)[:, None]
         c1, c2 = mean(g), mean(g * st.xhat)
-        full = g - c1 - st.xhat * c2
         bare = np.ldexp(1 / np.sqrt(st.var), -st.exponent)[:, None]
-        ratio = np.where(st.var > 0, (st.var + st.eps) / st.var, np.inf)[:, None]
-        tries = (
-            ("weight is applied outside the means of the backward", r * gamma * (dy - mean(dy) - st.xhat * mean(dy * st.xhat))),
-            ("dx treats mean and variance as constants", r * g),
-            ("dx lacks the mean of weight*dy", r * (g - st.xhat * c2)),
-            ("dx lacks the term of the variance", r * (g - c1)),
-            ("dx lacks weight", r * (dy - mean(dy) - st.xhat * mean(dy * st.xhat))),
-            ("weight + 1 and weight are mixed up in dx", full * r + r * (dy - mean(dy) - st.xhat * mean(dy * st.xhat))),
-            ("the backward divides by N - 1", r * (g - c1 - st.xhat * c2 * n / max(n - 1, 1))),
-            ("the backward leaves eps out", bare * (g - c1 - st.xhat * np.sqrt(ratio) * mean(g * st.xhat * np.sqrt(ratio)))),
-        )
-        values = got.values.reshape(case.rows, case.n)
-        fmt = FORMATS[got.dtype]
-        bound = ev.bound("dx", "det", fmt.precision <= 11)
-        skipped = ev._skipped("dx", values)
-        for cause, alternative in tries:
-            apart = distance(values, alternative, 0.0, fmt)
-            off = skipped | np.isnan(alternative) | (apart <= bound + 8 * ev.precision.compute.u * np.abs(alternative))
-            if bool((~skipped).any()) and bool(off.all()):
-                return cause
-    return "dx is wrong"
+        rest = np.where(st.var > 0, np.sqrt((st.var + st.eps) / st.var), np.inf)[:, None] * st.xhat
+        if case.has("weight"):
+            yield "weight is applied outside the means of the backward", r * gamma * inner(dy)
+            yield "dx lacks weight", r * inner(dy)
+            yield "weight + 1 and weight are mixed up in dx", r * inner((gamma + 1) * dy)
+            yield "weight + 1 and weight are mixed up in dx", r * inner((gamma - 1) * dy)
+        yield "dx treats mean and variance as constants", r * g
+        yield "dx lacks the mean of weight*dy", r * (g - st.xhat * c2)
+        yield "dx lacks the term of the variance", r * (g - c1)
+        yield "the backward divides by N - 1", r * (g - c1 - st.xhat * c2 * n / max(n - 1, 1))
+        yield "the backward leaves eps out", bare * (g - c1 - rest * mean(g * rest))
+        if FORMATS[case.dtype].precision <= 11:
+            yield STATISTICS_16, _rounded_backward(ev)["dx"]

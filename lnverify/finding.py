@@ -53,8 +53,10 @@ class Result:
 class Observation:
     """One case of a finding: the case, what was returned, what is right, and the limit, at the worst element.
 
-    case: Case.to_json(); outputs: named arrays as FloatArray.to_json() (what the subject returned);
-    summary: one line for people with the few numbers that matter.
+    case: Case.to_json() of the case to show; outputs: named arrays as FloatArray.to_json(), what the subject
+    returned for it. base: the case that the law was given where it made `case` from another one, else None.
+    transcript: every request of the law and its answer, in order, as (SHA-256 of the request, Response as
+    data), so that the law can judge again without the subject; empty where it would be too large.
     """
 
     case: Mapping[str, Any]
@@ -66,11 +68,15 @@ class Observation:
     expected: float | None = None
     got: float | None = None
     bound: float | None = None
+    base: Mapping[str, Any] | None = None
+    transcript: tuple[Mapping[str, Any], ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
         return {
-            "case": dict(self.case), "outputs": dict(self.outputs), "message": self.message,
+            "case": dict(self.case), "base": None if self.base is None else dict(self.base),
+            "transcript": [dict(t) for t in self.transcript],
+            "outputs": dict(self.outputs), "message": self.message,
             "ratio": _number(self.ratio), "output": self.output, "index": list(self.index),
             "expected": _number(self.expected), "got": _number(self.got), "bound": _number(self.bound),
         }  # fmt: skip
@@ -193,7 +199,8 @@ def _observation(data: Mapping[str, Any]) -> Observation:
     return Observation(
         case=data["case"], outputs=data["outputs"], message=data["message"], ratio=float(data["ratio"]),
         output=data["output"], index=tuple(data["index"]), expected=_float(data["expected"]),
-        got=_float(data["got"]), bound=_float(data["bound"]),
+        got=_float(data["got"]), bound=_float(data["bound"]), base=data["base"],
+        transcript=tuple(data["transcript"]),
     )  # fmt: skip
 
 

@@ -12,6 +12,8 @@ declarations are made in code by the decorator `lnverify.subject` (here `declare
 from __future__ import annotations
 
 import importlib
+import sys
+import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
@@ -115,7 +117,7 @@ class Declaration:
     extra: Mapping[str, str] = field(default_factory=dict)
 
     def over(self, other: Declaration) -> Declaration:
-        """This declaration, completed by the other one where this one says nothing."""
+        """Complete this declaration by the other one, where this one says nothing."""
         said = {f.name: v for f in fields(self) if (v := getattr(self, f.name)) is not None}
         return replace(other, **said)
 
@@ -325,3 +327,12 @@ def resolve(
         allowed = ", ".join(subject.capabilities.devices)
         raise UsageError(f"device {device!r} is not available to {subject.target}: choose from {allowed}.")
     return subject
+
+
+class _CallableModule(types.ModuleType):
+    """`lnverify.subject` is this module wherever it was imported before: called, it is the decorator."""
+
+    __call__ = staticmethod(declare)
+
+
+sys.modules[__name__].__class__ = _CallableModule

@@ -3,14 +3,18 @@
 The rules:
 1. A file imports lower floors; on its own floor only files of its own folder, and never in a circle.
 2. The package never imports the folders around it (properties, reference, benchmarks, tests), nor SymPy.
-3. A framework is imported at the top of a file in adapters only: who does not ask for it does not pay for it.
+3. A framework is imported at the top of a file in adapters or mutants only, of one that bears its name
+   (adapters/torch_module.py). Such a file is imported inside functions, or by another of that name: who does
+   not ask for a framework does not pay for it.
 4. Hypothesis is imported where cases are drawn only, and inside functions, for the same reason.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from graphlib import CycleError, TopologicalSorter
@@ -29,10 +33,11 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("bounds", "running"),  # how far off is admissible
     ("recipes", "covering"),  # which cases there are
     ("law", "subject", "finding", "profiles", "environment"),  # the nouns
-    ("strategies", "evaluation", "warmup", "host"),  # a case drawn, asked, evaluated
+    ("support", "warmup", "transcript"),  # what a subject can do, and did
+    ("strategies", "evaluation", "host", "diagnosis"),  # a case drawn, asked, evaluated, explained
     ("laws", "laws.*", "adapters", "adapters.*"),  # laws and adapters never see each other
     ("mutants", "mutants.*"),  # subjects, some of them by an adapter
-    ("runner", "shrink", "diagnosis", "speed", "history", "gate"),
+    ("runner", "tally", "shrink", "speed", "history", "gate"),  # what makes a run of it all
     ("reports", "reports.*"),  # what people and machines read of it
     ("report_cache", "replay", "selftest"),  # what is done with a report
     ("cli", "cli.*", "pytest_plugin"),  # what people call
@@ -41,32 +46,39 @@ FLOORS: tuple[tuple[str, ...], ...] = (
 # Plain facts that the front page holds and every file may read.
 FACTS = {"__version__"}
 AROUND = {"properties", "reference", "benchmarks", "tests"}
-FRAMEWORKS = {"torch", "jax", "jaxlib", "flax", "onnx", "onnxruntime", "sympy"}
+FRAMEWORKS = {"torch", "jax", "jaxlib", "flax", "onnx", "onnxruntime"}
 DRAWING = {"strategies", "runner", "shrink", "pytest_plugin"}
 
 
 @dataclass(frozen=True)
 class Import:
-    """One import: the whole dotted name, the line, and whether it runs when the file is imported."""
+    """`from base import name`, or base alone; the line; whether it runs when the file is imported."""
 
+    base: str
     name: str
     line: int
     at_top: bool
 
+    def target(self, files: Container[str]) -> str:
+        """The file that is meant, relative to the package: the name where it is a file, else the base."""
+        base = self.base.removeprefix("lnverify").lstrip(".")
+        whole = f"{base}.{self.name}".strip(".")
+        return whole if self.name and whole in files else base
+
 
 def _imports(source: str, module: str, is_package: bool) -> list[Import]:
-    """Every import of a file; `from a import b` gives `a.b`, and relative names are made absolute."""
+    """Every import of a file, with relative names made absolute."""
     found: list[Import] = []
 
     def visit(node: ast.AST, at_top: bool) -> None:
         if isinstance(node, ast.Import):
-            found.extend(Import(alias.name, node.lineno, at_top) for alias in node.names)
+            found.extend(Import(alias.name, "", node.lineno, at_top) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             base = node.module or ""
             if node.level:
                 parents = module.split(".") if is_package else module.split(".")[:-1]
                 base = ".".join([*parents[: len(parents) - node.level + 1], *filter(None, [base])])
-            found.extend(Import(f"{base}.{alias.name}", node.lineno, at_top) for alias in node.names)
+            found.extend(Import(base, alias.name, node.lineno, at_top) for alias in node.names)
         elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
             for child in node.body:
                 visit(child, False)
@@ -93,6 +105,13 @@ def floor_of(name: str) -> int:
     )
 
 
+def framework_of(name: str) -> str | None:
+    """The framework whose name a file of adapters or mutants bears: torch for adapters.torch_module."""
+    folder, _, file = name.rpartition(".")
+    first = file.split("_")[0]
+    return first if folder in {"adapters", "mutants"} and first in FRAMEWORKS else None
+
+
 def _folder(name: str, is_package: bool) -> str:
     return name if is_package else name.rpartition(".")[0]
 
@@ -110,32 +129,34 @@ def violations(files: dict[str, tuple[str, bool]]) -> Iterator[str]:
         module = f"lnverify.{name}".rstrip(".")
         for found in _imports(source, module, is_package):
             where = f"{module}, line {found.line}"
-            top = found.name.split(".")[0]
-            if top in AROUND or (top == "sympy" and name != ""):
+            top = found.base.split(".")[0]
+            if top in AROUND or top == "sympy":
                 yield f"{where}, imports {top}: it is not there where only the wheel is installed."
-            elif top in FRAMEWORKS and found.at_top and not name.startswith("adapters."):
+            elif top in FRAMEWORKS and found.at_top and framework_of(name) != top:
                 yield f"{where}, imports {top} at the top: import it inside the function that needs it."
             elif top == "hypothesis" and (found.at_top or name not in DRAWING):
                 homes = ", ".join(sorted(DRAWING))
                 yield f"{where}, imports hypothesis: that belongs inside functions of {homes}."
             if top != "lnverify":
                 continue
-            target = found.name.removeprefix("lnverify").lstrip(".")
-            if target in FACTS:
+            target = found.target(files)
+            if found.base == "lnverify" and found.name in FACTS:
                 continue
-            while target not in files and target:
-                target = target.rpartition(".")[0]
             if target == name:
                 continue
             try:
                 below = floor_of(target)
             except LookupError:
                 continue  # said for the file itself
-            same_folder = _folder(name, is_package) == _folder(target, files.get(target, ("", True))[1])
+            framework = framework_of(target)
+            if below <= floor and found.at_top and framework not in (None, framework_of(name)):
+                yield f"{where}, imports {target} at the top, and {framework} with it: do so in a function."
+            same_folder = _folder(name, is_package) == _folder(target, files.get(target, ("", False))[1])
             if below > floor:
-                yield f"{where}, imports {found.name} of a higher floor ({below}, its own is {floor})."
+                what = target or "the front page"
+                yield f"{where}, imports {what} of a higher floor ({below}, its own is {floor})."
             elif below == floor and not same_folder:
-                yield f"{where}, imports {found.name} of the same floor: move what both need to a lower one."
+                yield f"{where}, imports {target} of the same floor: move what both need to a lower one."
             graph[name].add(target)
     try:
         TopologicalSorter(graph).prepare()
@@ -164,15 +185,16 @@ def test_every_file_keeps_the_rules() -> None:
     [
         ("floats", "from lnverify.case import Case", "of a higher floor"),
         ("floats", "def f():\n    from lnverify import case", "of a higher floor"),
-        ("laws.accuracy", "from lnverify.adapters import torch", "of the same floor"),
-        ("laws.accuracy", "from ..adapters.torch import make", "of the same floor"),
+        ("laws.accuracy", "def f():\n    from lnverify.adapters import torch", "of the same floor"),
+        ("laws.accuracy", "from ..adapters import numpy_function", "of the same floor"),
         ("laws.accuracy", "import lnverify", "of a higher floor"),
         ("errors", "from lnverify import floats", "in a circle"),
         ("brand_new", "", "has no floor: add 'brand_new'"),
         ("oracle", "import reference.prove", "only the wheel is installed"),
         ("oracle", "def f():\n    import sympy", "only the wheel is installed"),
-        ("mutants.torch", "import torch.nn as nn", "at the top"),
-        ("mutants.torch", "class A:\n    from torch import nn", "at the top"),
+        ("mutants.numerics", "import torch.nn as nn", "imports torch at the top"),
+        ("runner", "class A:\n    from torch import nn", "imports torch at the top"),
+        ("mutants.numerics", "from lnverify.adapters.torch import make", "and torch with it"),
         ("strategies", "from hypothesis import given", "imports hypothesis"),
         ("evaluation", "def f():\n    import hypothesis", "imports hypothesis"),
     ],
@@ -191,9 +213,12 @@ def test_a_breach_is_found(name: str, source: str, sentence: str) -> None:
     [
         ("case", "from lnverify import floats"),
         ("environment", "from lnverify import __version__"),
-        ("adapters.numpy", "from lnverify.adapters.torch import make"),
+        ("adapters.numpy", "def f():\n    from lnverify.adapters.torch import make"),
         ("adapters.torch", "import torch"),
-        ("mutants.torch", "def f():\n    import torch"),
+        ("mutants.torch_modules", "import torch"),
+        ("mutants.numerics", "def f():\n    import torch"),
+        ("runner", "from lnverify.shrink import not_written_yet"),
+        ("mutants.correct", "def f():\n    from lnverify.adapters import torch"),
         ("strategies", "def f():\n    from hypothesis import given"),
         ("shrink", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import hypothesis, torch"),
     ],
@@ -201,3 +226,16 @@ def test_a_breach_is_found(name: str, source: str, sentence: str) -> None:
 def test_what_is_allowed_passes(name: str, source: str) -> None:
     files = {"floats": ("", False), "adapters.torch": ("", False)}
     assert list(violations(files | {name: (source, False)})) == []
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["laws"], ["explain", "LN101"]], ids=" ".join)
+def test_commands_that_run_no_case_import_nothing_heavy(arguments: list[str]) -> None:
+    script = (
+        "import atexit, sys; from lnverify.cli import main; atexit.register(lambda: "
+        "print('heavy:', sorted({'torch', 'jax', 'onnx', 'sympy', 'hypothesis'} & set(sys.modules)))); main()"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", script, *arguments], capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.splitlines()[-1] == "heavy: []"

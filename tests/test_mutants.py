@@ -1,12 +1,14 @@
-"""Every mutant is wrong on its trigger and, where it hides, right on ordinary input; every correct one is right.
+"""Every mutant is wrong on its trigger and, where it hides, right on ordinary input; the correct are right.
 
-'Right' is what a usual test would accept: 2e-3 of the largest element, 2e-2 in 16 bits. 'Wrong' is an error of
+'Right' is what a usual test would accept: 2e-3 of the largest element,
+2e-2 in 16 bits. 'Wrong' is an error of
 more than 20 times that of the textbook pipeline in the same dtype, before the last rounding: the mutants of
 working precision are far inside any usual tolerance.
 """
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -27,7 +29,8 @@ def exact(arrays: dict[str, Array], shape: tuple[int, ...], eps: float) -> Answe
     axes = tuple(range(-len(shape), 0))
     with np.errstate(all="ignore"):
         x, dy, weight = arrays["x"], arrays["dy"], arrays.get("weight", np.ones(shape))
-        pivot = x[(..., *[slice(0, 1)] * len(shape))]
+        first_one: tuple[Any, ...] = (..., *[slice(0, 1)] * len(shape))
+        pivot = x[first_one]
         d = (x - pivot) - np.mean(x - pivot, axis=axes, keepdims=True)
         rstd = 1 / np.sqrt(np.mean(d * d, axis=axes, keepdims=True) + eps)
         xhat, g = d * rstd, dy * weight
@@ -46,7 +49,9 @@ def exact(arrays: dict[str, Array], shape: tuple[int, ...], eps: float) -> Answe
 def in_numpy(forward: Any, backward: Any, arrays: dict[str, Array], sample: Sample, dtype: str) -> Answers:
     """What a pair of NumPy functions answers, unrounded."""
     real = np.float64 if dtype == "float64" else np.float32
-    x, dy, weight, bias = (arrays[k].astype(real) if k in arrays else None for k in ("x", "dy", "weight", "bias"))
+    x, dy, weight, bias = (
+        arrays[k].astype(real) if k in arrays else None for k in ("x", "dy", "weight", "bias")
+    )
     y, *saved = forward(x, sample.shape, weight, bias, sample.eps, dtype)
     extra = (y,) if "y" in backward.__annotations__ else ()
     results = backward(dy, x, weight, bias, sample.eps, sample.shape, tuple(saved), dtype, *extra)
@@ -57,7 +62,9 @@ def in_torch(function: Any, arrays: dict[str, Array], sample: Sample, dtype: str
     """What a torch function answers, by autograd."""
     import torch
 
-    tensors = {k: torch.tensor(v, dtype=getattr(torch, dtype), requires_grad=k != "dy") for k, v in arrays.items()}
+    tensors = {
+        k: torch.tensor(v, dtype=getattr(torch, dtype), requires_grad=k != "dy") for k, v in arrays.items()
+    }
     dy = tensors.pop("dy")
     if isinstance(function, type):
         function = as_function(function)
@@ -72,7 +79,9 @@ def as_function(module_class: Any) -> Any:
     import torch
 
     def function(x: Any, shape: Any, weight: Any, bias: Any, eps: float) -> Any:
-        module = module_class(shape, eps, weight is not None or bias is not None, bias is not None, dtype=x.dtype)
+        module = module_class(
+            shape, eps, weight is not None or bias is not None, bias is not None, dtype=x.dtype
+        )
         given = {"weight": weight, "bias": bias}
         given = {k: v for k, v in given.items() if v is not None}
         if weight is None and bias is not None:
@@ -114,7 +123,8 @@ def test_registry_is_large_sorted_and_without_repetition() -> None:
     assert len(MUTANTS) == len(all_mutants()) > 100
     assert len(CORRECT) == len(all_correct()) > 40
     for m in MUTANTS.values():
-        assert m.bug.endswith(".") and m.dtypes and m.laws and m.affected, m.id
+        assert m.bug.endswith("."), m.id
+        assert all((m.dtypes, m.laws, m.affected)), m.id
         assert all("#" in thread for thread in m.threads), m.id
 
 
@@ -123,7 +133,10 @@ def test_hidden_mutant_is_right_on_ordinary_input(id: str) -> None:
     mutant = MUTANTS[id]
     dtype = mutant.ordinary.dtype or mutant.dtypes[0]
     arrays = mutant.ordinary.arrays(dtype)
-    got, want = answer(mutant, arrays, mutant.ordinary, dtype), exact(arrays, mutant.ordinary.shape, mutant.ordinary.eps)
+    got, want = (
+        answer(mutant, arrays, mutant.ordinary, dtype),
+        exact(arrays, mutant.ordinary.shape, mutant.ordinary.eps),
+    )
     for name in spoiled(mutant):
         assert error(got, want, name) < (2e-2 if dtype in SIXTEEN else 2e-3), name
 
@@ -146,7 +159,9 @@ def test_mutant_is_wrong_on_its_trigger(id: str) -> None:
     assert wrong, {n: (error(got, want, n), error(textbook, want, n)) for n in spoiled(mutant)}
     for name in NAMES:
         if name not in mutant.affected and mutant.trigger.kind == "normal":
-            assert error(got, want, name) <= 5 * error(textbook, want, name) + 1e-6, f"{name} is wrong as well"
+            assert error(got, want, name) <= 5 * error(textbook, want, name) + 1e-6, (
+                f"{name} is wrong as well"
+            )
 
 
 SAMPLES = {
@@ -178,15 +193,18 @@ def test_correct_one_is_right(id: str, sample: Sample) -> None:
         with np.errstate(all="raise"):  # what an implementation lets escape would be a warning elsewhere
             got = answer(entry, arrays, sample, dtype)
         want = exact(arrays, sample.shape, sample.eps)
-        unit = {"float64": 1e-16, "float32": 6e-8, "bfloat16": 6e-8, "float16": 6e-8}[dtype]
-        if (entry.framework == "torch" or entry.rounding_points or entry.backward_from == "output") and dtype in SIXTEEN:
-            unit = 4e-3 if dtype == "bfloat16" else 5e-4
-        # A constant row has the condition number mean/sqrt(eps) and the gradients divide by sqrt(eps) once more.
-        condition = 1.0 + abs(sample.mean) / (sample.scale if sample.kind == "normal" else np.sqrt(sample.eps))
+        units = 2e-13 if dtype == "float64" else 1.2e-4
+        if dtype in SIXTEEN and (
+            entry.framework == "torch" or entry.rounding_points or entry.backward_from == "output"
+        ):
+            units = 8e-2 if dtype == "bfloat16" else 1e-2
+        if entry.backward_from == "output":
+            units *= 10  # a small weight magnifies the rounding of y
+        # A constant row has the condition number mean/sqrt(eps).
+        constant = sample.kind == "constant" or sample.shape == (1,)
+        condition = 1 + (3 / np.sqrt(sample.eps) if constant else abs(sample.mean) / sample.scale)
         for name in NAMES:
-            assert error(got, want, name) < 2e3 * unit * condition or dtype in SIXTEEN and unit > 1e-4 and (
-                error(got, want, name) < 20 * unit * condition
-            ), (dtype, name)
+            assert error(got, want, name) < units * condition, (dtype, name)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
@@ -206,7 +224,8 @@ def test_same_call_gives_the_same_bits_and_leaves_its_arguments(dtype: str) -> N
 def test_results_have_the_working_precision(dtype: str) -> None:
     real = np.float64 if dtype == "float64" else np.float32
     sample = Sample(batch=(4,), shape=(40,))
-    for entry in [*CORRECT.values(), *MUTANTS.values()]:
+    entries: list[Mutant | Correct] = [*CORRECT.values(), *MUTANTS.values()]
+    for entry in entries:
         if entry.framework == "torch" or dtype not in entry.dtypes or entry.id == "float64-output":
             continue
         for name, value in answer(entry, sample.arrays(dtype), sample, dtype).items():
@@ -217,7 +236,8 @@ def test_in_place_mutants_change_their_arguments() -> None:
     arrays = {k: v.astype(np.float32) for k, v in Sample(mean=1.0).arrays("float32").items()}
     x, dy = arrays["x"].copy(), arrays["dy"].copy()
     forward, backward = MUTANTS["x-centred-in-place"].forward, MUTANTS["dy-overwritten"].backward
-    assert forward is not None and backward is not None
+    assert forward is not None
+    assert backward is not None
     _, *saved = forward(arrays["x"], (64,), arrays["weight"], arrays["bias"], 1e-5, "float32")
     assert not np.array_equal(arrays["x"], x)
     backward(arrays["dy"], x, arrays["weight"], arrays["bias"], 1e-5, (64,), tuple(saved), "float32")
@@ -226,7 +246,15 @@ def test_in_place_mutants_change_their_arguments() -> None:
 
 def test_float64_output_is_float64() -> None:
     sample = Sample()
-    assert answer(MUTANTS["float64-output"], sample.arrays("float32"), sample, "float32")["y"].dtype == np.float64
+    assert (
+        answer(MUTANTS["float64-output"], sample.arrays("float32"), sample, "float32")["y"].dtype
+        == np.float64
+    )
+
+
+def test_without_torch_those_in_numpy_remain(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert {m.framework for m in all_mutants()} == {c.framework for c in all_correct()} == {"numpy"}
 
 
 def test_every_numpy_mutant_has_a_trigger_or_a_test_of_its_own() -> None:
@@ -241,7 +269,7 @@ def test_unbiased_is_nan_for_one_element() -> None:
 
 @pytest.mark.parametrize("id", ["welford", "torch-composed", "from-output", "unbiased", "module-dropout"])
 def test_subject_answers(id: str) -> None:
-    entry = (CORRECT | MUTANTS)[id]  # type: ignore[operator]
+    entry: Mutant | Correct = CORRECT[id] if id in CORRECT else MUTANTS[id]
     subject = entry.subject()
     assert subject.target.endswith(id)
     assert subject.framework == entry.framework

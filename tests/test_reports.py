@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import io
+import json
 import re
 import xml.etree.ElementTree as ET
 from contextlib import redirect_stdout
@@ -36,14 +36,14 @@ def shown(report: Report, **options: Any) -> str:
 def test_what_holds_takes_a_line_for_each_family() -> None:
     assert shown(samples.report()) == (
         "lnverify 0.1.0  torch.nn.functional.layer_norm\n"
-        "layer_norm, profile quick, seed 0, python 3.11.7, torch 2.13.0, Linux x86_64\n"
+        "layer_norm, profile quick, seed 0\n"
+        "python 3.11.7, Linux x86_64, 2 cores, numpy 2.4.6, torch 2.13.0\n"
         "\n"
         "LN1  accuracy    holds  1 law, at most 0.4 of the bound\n"
         "LN3  invariance  holds  1 law, at most 0.1 of the bound\n"
         "\n"
         "N 1 to 4,097 (7 sizes); rows 1, 2, 33; affine both, weight, none; requires_grad x, x+weight+bias\n"
-        "not supported: mean, rstd; not examined: cuda; vacuous, for the bound admits anything: 16 (LN101 12,\n"
-        "LN305 4)\n"
+        "not supported: mean, rstd; not examined: cuda; vacuous: 16 (LN101 12, LN305 4)\n"
         "holds  torch.nn.functional.layer_norm: no violation found; 2 laws, 1,234 examples, 12.3 s, seed 0"
     )
 
@@ -134,7 +134,7 @@ def test_an_interrupted_run_says_so() -> None:
 
 def test_verbose_has_every_law_in_every_dtype_and_the_time_by_stage() -> None:
     text = shown(samples.violated(), verbose=True)
-    rows = [re.split(r"  +", line) for line in text.splitlines() if line.startswith("LN")]
+    rows = [re.split(r"  +", line) for line in text.splitlines() if re.match(r"LN\d+  ", line)]
     assert len(rows) == len(samples.violated().results)
     assert rows[1] == ["LN101", "forward-accuracy", "float16", "cpu", "holds", "0.4", "100/120"]
     assert ["LN401", "mean", "float32", "cpu", "inapplicable", "returns no mean"] in rows
@@ -145,7 +145,8 @@ def test_a_large_case_has_its_replay_line_in_place_of_a_script() -> None:
     big = samples.case(shape=(7, 31), x=np.random.default_rng(0).normal(size=(7, 31)))
     found = samples.finding("LN101", "forward-accuracy", samples.observation(big, "y", (0, 0), 1.0, 2.0))
     text = shown(samples.report(findings=[found]), source="r.json")
-    assert "     x       7x31, -2.32503 to 2.91386\n" in text
+    low, high = big.matrix("x").min(), big.matrix("x").max()
+    assert f"     x       7x31, {low:.6g} to {high:.6g}\n" in text
     assert f"   lnverify replay r.json --finding {found.id}\n" in text
     assert "   no standalone script: the case has 217 elements; the line above replays it\n" in text
 
@@ -180,11 +181,10 @@ def test_the_shortest_decimal_is_the_value(dtype: str) -> None:
     if dtype == "float32":
         bits = rng.integers(0, 1 << 31, 300).astype(np.uint32)
     values = [v for v in decode(bits, dtype) if np.isfinite(v)]
-    read = torch.tensor(
-        [float(wording.shortest(float(v), dtype)) for v in values], dtype=getattr(torch, dtype)
-    )
+    numbers = [float(wording.shortest(float(v), dtype)) for v in values]
+    read = torch.tensor(numbers, dtype=getattr(torch, dtype))
     assert read.double().tolist() == values
-    assert wording.shortest(float(FloatArray.of(0.1, dtype).values), dtype) == "0.1"
+    assert wording.shortest(float(FloatArray.of([0.1], dtype).values[0]), dtype) == "0.1"
 
 
 # --- JUnit, GitHub, files
@@ -237,8 +237,9 @@ def test_github_has_an_annotation_for_each_cause() -> None:
 
 def test_github_annotates_what_is_undecided_and_escapes_line_ends() -> None:
     assert github.workflow_commands(samples.undecided()) == [
-        f"::warning title=lnverify%3A undecided::LN305 scale-invariance (bfloat16, float16): 3 informative examples "
-        f"of 10. Resolve: lnverify check {TARGET} --select LN305 --dtype bfloat16,float16 --profile ci"
+        f"::warning title=lnverify%3A undecided::LN305 scale-invariance (bfloat16, float16): "
+        f"3 informative examples of 10. Resolve: lnverify check {TARGET} "
+        "--select LN305 --dtype bfloat16,float16 --profile ci"
     ]
     seen = samples.observation(samples.case(), "y", (0, 0), 1.0, 2.0)
     found = samples.finding("LN101", "forward-accuracy", seen, message="two\nlines, 100%")
@@ -265,13 +266,8 @@ def test_a_file_is_written_aside_and_renamed(tmp_path: Path) -> None:
 
 
 def test_several_reports_are_a_list() -> None:
-    assert [r["verdict"] for r in ast.literal_eval(_python(json_file.text([samples.report()] * 2)))] == [
-        "holds"
-    ] * 2
-
-
-def _python(text: str) -> str:
-    return text.replace("false", "False").replace("true", "True").replace("null", "None")
+    reports = json.loads(json_file.text([samples.report(), samples.violated()]))
+    assert [report["verdict"] for report in reports] == ["holds", "violated"]
 
 
 # --- snippets: each is run
@@ -338,6 +334,7 @@ def run(script: str) -> str:
 ALL = {"vx": np.eye(2, 3), "vweight": np.ones(3), "vbias": np.array([1.0, 2.0, 4.0])}
 TANGENTS = {"tx": np.eye(2, 3), "tweight": np.ones(3), "tbias": np.array([1.0, 2.0, 4.0])}
 SMALL = {"shape": (2, 3), "x": np.array([[0.1, -2.5, 3e-3], [1e4, 1.0, 7.0]])}
+ONES = {"shape": (33, 257), "x": np.ones((33, 257)), "dy": np.ones((33, 257))}
 SNIPPETS: dict[str, tuple[str, dict[str, Any]]] = {
     "y": ("y", SMALL),
     "y-float64": ("y", {**SMALL, "dtype": "float64"}),
@@ -355,9 +352,7 @@ SNIPPETS: dict[str, tuple[str, dict[str, Any]]] = {
     "dx-only": ("dx", {**SMALL, "requires_grad": ("x",)}),
     "dweight-float16": ("dweight", {**SMALL, "dtype": "float16", "x": np.eye(2, 3)}),
     "dbias-only": ("dbias", {**SMALL, "requires_grad": ("bias",)}),
-    "dbias-expanded": (
-        "dbias", {"shape": (33, 257), "x": np.ones((33, 257)), "dy": np.ones((33, 257)), "layouts": {"dy": "expanded"}},
-    ),
+    "dbias-expanded": ("dbias", {**ONES, "layouts": {"dy": "expanded"}}),
     "dx-offset": ("dx", {**SMALL, "layouts": {"x": "offset", "dy": "strided"}}),
     "dweight-output": ("dweight", {**SMALL, "dy": None, "layouts": {"dy": "output"}}),
     "ty": ("ty", {**SMALL, **TANGENTS}),
@@ -367,6 +362,7 @@ SNIPPETS: dict[str, tuple[str, dict[str, Any]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # what torch.func imports says it
 @pytest.mark.parametrize("name", SNIPPETS)
 def test_a_snippet_prints_what_the_finding_says(name: str) -> None:
     output, given = SNIPPETS[name]
@@ -394,7 +390,7 @@ def test_a_snippet_for_a_module_class(output: str) -> None:
 def test_a_snippet_uses_the_source_lines_of_the_adapter_for_a_module() -> None:
     text = (
         "from torch.nn import LayerNorm\n"
-        "module = LayerNorm(normalized_shape={normalized_shape}, eps={eps}, bias={bias} is not None).to({x}.dtype)\n"
+        "module = LayerNorm({normalized_shape}, eps={eps}, bias={bias} is not None).to({x}.dtype)\n"
         "if {weight} is not None:\n    module.weight.data = {weight}\n"
         "if {bias} is not None:\n    module.bias.data = {bias}\n"
         "y = module({x})"
@@ -417,11 +413,12 @@ def test_a_snippet_imports_a_function_from_its_file(tmp_path: Path, monkeypatch:
     monkeypatch.syspath_prepend(tmp_path)
     seen = seen_in(samples.case(**SMALL), "dx")
     found = samples.finding("LN201", "dx-accuracy", seen)
-    text = "import runpy\nfwd = runpy.run_path('/else/kernels.py')['fwd']\ny = fwd(x={x}, weight={weight}, bias={bias}, eps={eps})"
-    for call_text, call in (
-        ("", "fwd(x, weight, bias, 1e-05)"),
-        (text, "fwd(x=x, weight=weight, bias=bias, eps=1e-05)"),
-    ):
+    text = (
+        "import runpy\nfwd = runpy.run_path('/else/kernels.py')['fwd']\n"
+        "y = fwd(x={x}, weight={weight}, bias={bias}, eps={eps})"
+    )
+    calls = {"": "fwd(x, weight, bias, 1e-05)", text: "fwd(x=x, weight=weight, bias=bias, eps=1e-05)"}
+    for call_text, call in calls.items():
         script = snippet(found, "./kernels_of_a_test.py:fwd", {"framework": "torch", "call_text": call_text})
         assert script is not None
         assert script.startswith("import torch\nfrom kernels_of_a_test import fwd\n")

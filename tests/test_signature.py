@@ -83,7 +83,9 @@ def test_a_required_parameter_that_is_unknown_is_named_with_the_way_to_declare_i
     with pytest.raises(SignatureError) as caught:
         matched(lambda x, g1, eps: None)
     text = str(caught.value)
-    assert "'g1'" in text and "?map=g1:weight" in text and "arguments={'g1': 'weight'}" in text
+    assert "'g1'" in text
+    assert "?map=g1:weight" in text
+    assert "arguments={'g1': 'weight'}" in text
     assert "gamma" in text
 
 

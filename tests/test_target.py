@@ -87,7 +87,9 @@ def test_a_package_in_the_working_folder(here):
 def test_a_file_that_imports_its_neighbour(here):
     (here / "sub").mkdir()
     (here / "sub" / "mypkg_helper.py").write_text(NUMPY_LN)
-    (here / "sub" / "k.py").write_text("import numpy\nfrom mypkg_helper import forward as f\ndef g(x, eps): return f(x, eps=eps)\n")
+    (here / "sub" / "k.py").write_text(
+        "import numpy\nfrom mypkg_helper import forward as f\ndef g(x, eps): return f(x, eps=eps)\n"
+    )
     assert resolve("sub/k.py:g").capabilities.affine == ("none",)
 
 
@@ -114,9 +116,9 @@ def test_the_query_overrules_the_decorator(here):
         ("nosuchpackage.ln", TargetError, "no module 'nosuchpackage'"),
         ("numpi.linalg:norm", TargetError, "did you mean 'numpy'"),
         ("json.decoderr:f", TargetError, "'json' has no module 'decoderr', did you mean 'decoder'"),
-        ("json:dumpz", TargetError, "no attribute 'dumpz', did you mean 'dumps'"),
+        ("json:dumpz", TargetError, "no attribute 'dumpz', did you mean .*'dumps'"),
         ("./kernel.py:f", TargetError, "no file 'kernel.py', did you mean 'kernels.py'"),
-        ("./kernels.py:forwards", TargetError, "kernels.py' has no attribute 'forwards', did you mean 'forward'"),
+        ("./kernels.py:forwards", TargetError, "has no attribute 'forwards', did you mean 'forward'"),
         ("./kernels.py", TargetError, "name one of forward, bare, Thing"),
         ("./kernels.py:number", TargetError, "is a int, not a callable"),
         ("./kernels.py:Thing?framework=numpy", TargetError, "is a class that no adapter knows"),
@@ -124,7 +126,7 @@ def test_the_query_overrules_the_decorator(here):
         ("./kernels.py:forward?epz=1", UsageError, "unknown option 'epz'.*options are affine, backward"),
         ("./kernels.py:forward?dtypes=float8", UsageError, "unknown dtype 'float8'"),
         ("./kernels.py:forward?eps=small", UsageError, "eps=small cannot be read"),
-        ("./kernels.py:forward?framework=cobol", UsageError, "unknown framework 'cobol': choose from numpy, torch"),
+        ("./kernels.py:forward?framework=cobol", UsageError, "'cobol': choose from numpy, torch"),
         ("./kernels.py:forward?backward=bwd", TargetError, "no function 'bwd' beside"),
         ("two words", TargetError, "neither a dotted name nor a Python file"),
     ],
@@ -132,7 +134,8 @@ def test_the_query_overrules_the_decorator(here):
 def test_each_error_is_one_sentence(here, text, error, said):
     with pytest.raises(error, match=said) as caught:
         resolve(text)
-    assert "\n" not in str(caught.value) and caught.value.exit_status == 2
+    assert "\n" not in str(caught.value)
+    assert caught.value.exit_status == 2
 
 
 def test_a_file_that_raises_on_import_names_the_error_and_the_line(here):
@@ -155,10 +158,18 @@ def test_torch_missing(here, monkeypatch):
 
 
 def test_an_unknown_device_or_operation_is_a_usage_error(here):
-    with pytest.raises(UsageError, match="device 'cuda' is not available.*choose from cpu"):
+    with pytest.raises(UsageError, match=r"device 'cuda' is not available.*choose from cpu"):
         resolve("kernels.py:forward", device="cuda")
     with pytest.raises(UsageError, match="unknown operation 'conv'"):
         resolve("kernels.py:forward", operation="conv")
+
+
+def test_the_module_itself_is_the_decorator(here):
+    (here / "k.py").write_text(
+        "import numpy as np\nimport lnverify\n"
+        "@lnverify.subject(eps=1e-3, dtypes=('float32',))\ndef f(x):\n    return x\n"
+    )
+    assert resolve("k.py:f").capabilities.eps == 1e-3
 
 
 def test_the_decorator_returns_the_object_itself_and_is_not_inherited():
@@ -172,15 +183,24 @@ def test_the_decorator_returns_the_object_itself_and_is_not_inherited():
         pass
 
     assert declare(eps=1e-4, arguments={"g1": "weight"})(fn) is fn
-    assert declared(fn).eps == 1e-4 and declared(fn).arguments == {"g1": "weight"}
+    assert declared(fn).eps == 1e-4
+    assert declared(fn).arguments == {"g1": "weight"}
     assert declared(Base()).eps == 1e-4
-    assert declared(Child) == Declaration() and hasattr(Child, ATTRIBUTE)
-    assert declare(fn) is fn and declared(fn).returns == ("y",)
+    assert declared(Child) == Declaration()
+    assert hasattr(Child, ATTRIBUTE)
+    assert declare(fn) is fn
+    assert declared(fn).returns == ("y",)
 
 
 @pytest.mark.parametrize(
     "said",
-    [{"dtypes": "fp8"}, {"affine": "all"}, {"backward_from": "middle"}, {"compute": {"float32": "x87"}}, {"eps": "a"}],
+    [
+        {"dtypes": "fp8"},
+        {"affine": "all"},
+        {"backward_from": "middle"},
+        {"compute": {"float32": "x87"}},
+        {"eps": "a"},
+    ],
 )
 def test_the_decorator_refuses_what_is_not_allowed(said):
     with pytest.raises(UsageError):
@@ -189,4 +209,5 @@ def test_the_decorator_refuses_what_is_not_allowed(said):
 
 def test_a_subject_resolves_to_itself(here):
     subject = resolve("kernels.py:forward")
-    assert isinstance(subject, Subject) and resolve(subject) is subject
+    assert isinstance(subject, Subject)
+    assert resolve(subject) is subject

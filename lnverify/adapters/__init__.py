@@ -60,6 +60,8 @@ def kinds() -> tuple[str, ...]:
 
 def title(obj: Any) -> str:
     """The text that stands for an object in reports: 'package.module.name' where it has one."""
+    if isinstance(obj, functools.partial):
+        return f"functools.partial({title(obj.func)})"
     named = obj if hasattr(obj, "__qualname__") else type(obj)
     text = f"{getattr(named, '__module__', '?')}.{getattr(named, '__qualname__', '?')}"
     return text if named is obj else f"{text} instance"
@@ -95,7 +97,7 @@ def framework_of(obj: Any) -> str:
     seen.update(getattr(getattr(obj, "__code__", None), "co_names", ()))  # imported inside the function
     for name in candidates:
         if name in seen:
-            return name
+            return str(name)
     return "torch" if importlib.util.find_spec("torch") else "numpy"
 
 

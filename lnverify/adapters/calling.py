@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +27,14 @@ def first_line(error: BaseException) -> str:
     """'TypeError: message', the first line of the message only."""
     message = str(error).strip().split("\n", 1)[0]
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Swallow warnings and prints, of a constructor say, that are no part of an answer."""
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")
+        yield
 
 
 def attempt(body: Callable[[Attempt], None]) -> Response:

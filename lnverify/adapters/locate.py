@@ -163,7 +163,10 @@ def _only_subject(module: ModuleType, text: str) -> Any:
     marked = [n for n, v in own.items() if ATTRIBUTE in getattr(v, "__dict__", {})]
     if len(marked) == 1:
         return own[marked[0]]
-    names = marked or [n for n, v in own.items() if getattr(v, "__module__", "") == module.__name__]
+    names = marked or [
+        n for n, v in own.items() if str(getattr(v, "__module__", "")).startswith(module.__name__)
+    ]
+    names.sort(key=lambda n: "norm" not in n.lower())  # the likeliest first; the sort is stable
     listed = f" one of {', '.join(names[:8])}" if names else ""
     raise TargetError(
         f"{text!r} is a module, not a callable: name{listed or ' a function in it'} after a colon."
@@ -185,9 +188,8 @@ def companion(backward: Any, obj: Any, text: str) -> Any:
 
 def source_of(obj: Any) -> tuple[str, str]:
     """Source text that imports an object, and the expression that names it; '' twice if it has no place."""
-    obj = obj if getattr(obj, "__qualname__", "") else getattr(obj, "_qualified_op_name", obj)
-    if isinstance(obj, str):  # a torch operator
-        return "import torch", f"torch.ops.{obj.replace('::', '.')}"
+    if hasattr(obj, "_schema") or hasattr(obj, "overloads"):  # a torch operator: 'aten.native_layer_norm'
+        return "import torch", f"torch.ops.{obj}"
     module, path = str(getattr(obj, "__module__", "")), str(getattr(obj, "__qualname__", ""))
     found: Any = sys.modules.get(module)
     top = path.partition(".")[0]

@@ -2,8 +2,8 @@
 
 float64 and float32 are native. bfloat16 and float16 only where declared, by this contract: storage 16 bits,
 computing in float32. The function receives float32 arrays that hold 16-bit values, and what it returns is
-rounded once to the 16-bit format (statistics stay float32); a parameter named `dtype` receives the name of the storage format.
-Gradients come from a separate backward only.
+rounded once to the 16-bit format (statistics stay float32); a parameter named `dtype` receives the name of
+the storage format. Gradients come from a separate backward only.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from lnverify.adapters.signature import (
     match,
     match_pair,
     parameters,
+    preset_eps,
 )
 from lnverify.floats import FORMATS, FloatArray
 from lnverify.operation import operation
@@ -52,7 +53,7 @@ def adapt(obj: Any, target: str, options: Declaration) -> Subject:
         other = companion(options.backward, obj, target)
         signature, matched = match_pair(parameters(obj), parameters(other), target, options.arguments)
         backward = (other, matched)
-    fixed = fixed_eps(signature.has("eps"), options.eps, target)
+    fixed = fixed_eps(signature.has("eps"), preset_eps(obj) if options.eps is None else options.eps, target)
     returns = options.returns or ("y",)
     names = operation(options.operation or "layer_norm").arguments
     taken = tuple(name for name in names if signature.has(name))
@@ -129,11 +130,14 @@ def _run(
     output_dtype: str,
 ) -> None:
     storage = request.arrays["x"].dtype
+    asked = {f"d{n}" for n in request.requires_grad if n in request.arrays} & set(request.wanted)
 
     def give(name: str, value: Any) -> None:
         # Statistics, and an output declared to be wider, are no 16-bit storage: they stay what they are.
         kept = {"y": output_dtype, "mean": "float32", "rstd": "float32"}.get(name, "input")
-        state.arrays[name] = to_array(value, name, storage if kept == "input" else kept)
+        argument = request.arrays.get(name[1:])  # a gradient is stored as its argument is
+        stored = argument.dtype if name in asked and argument is not None else storage
+        state.arrays[name] = to_array(value, name, stored if kept == "input" else kept)
         if any(np.may_share_memory(value, h.placed.buffer) for h in held.values()):
             state.aliases.append(name)
 
@@ -144,7 +148,6 @@ def _run(
     for name, value in {**named, "y": y}.items():
         if name in request.wanted:
             give(name, value)
-    asked = {f"d{n}" for n in request.requires_grad if n in request.arrays} & set(request.wanted)
     if backward is not None and asked:
         state.phase = "backward"
         own = request.layouts.get("dy") == "output"

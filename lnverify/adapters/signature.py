@@ -6,6 +6,7 @@ cannot be matched and has no default is an error that says how to declare it.
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -105,10 +106,19 @@ def parameters(function: Any) -> list[inspect.Parameter] | None:
         namespace: dict[str, Any] = {}
         exec(f"def known({BUILTINS[name]}): ...", namespace)
         function = namespace["known"]
+    # What a partial has set stays set, though its signature still shows it.
+    preset = function.keywords if isinstance(function, functools.partial) else {}
     try:
-        return list(inspect.signature(function).parameters.values())
+        return [p for p in inspect.signature(function).parameters.values() if p.name not in preset]
     except (ValueError, TypeError):
         return None
+
+
+def preset_eps(function: Any) -> float | None:
+    """The eps that a functools.partial has set, else None."""
+    preset = function.keywords if isinstance(function, functools.partial) else {}
+    found = [value for name, value in preset.items() if our_name(name, ("eps",))]
+    return float(found[0]) if found else None
 
 
 def our_name(theirs: str, allowed: Iterable[str]) -> str:

@@ -175,10 +175,11 @@ class _Run:
         ]
         if not chosen:
             return
+        first, cotangents = [grad for grad, _ in chosen], [v for _, v in chosen]
         with torch.enable_grad():
-            found = torch.autograd.grad(
-                [grad for grad, _ in chosen], list(inputs.values()), [v for _, v in chosen], allow_unused=True
-            )
+            if any(_refuses(grad.grad_fn) for grad in first):
+                torch.autograd.backward(first, cotangents)  # raises, with torch's own words
+            found = torch.autograd.grad(first, list(inputs.values()), cotangents, allow_unused=True)
         for name, grad in zip(inputs, found, strict=True):
             if grad is not None and f"d2{name}" in self.request.wanted:
                 self.give(f"d2{name}", grad if name == "dy" else self.as_asked(grad, name, inputs))
@@ -225,3 +226,21 @@ class _Run:
                 if name in asked and name in self.request.wanted:
                     self.give(name, grad)
         self.look_for_changes()
+
+
+def _refuses(node: Any) -> bool:
+    """Whether the graph behind a gradient holds torch's error node, which `once_differentiable` leaves.
+
+    The node has lost its inputs, so that autograd.grad, asked for given inputs, goes round it and says None;
+    only backward() would meet it.
+    """
+    seen, waiting = set(), [node]
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if node.name().endswith("Error"):
+            return True
+        waiting.extend(before for before, _ in node.next_functions)
+    return False

@@ -15,7 +15,15 @@ import numpy as np
 
 from lnverify.adapters import require
 from lnverify.adapters.locate import companion, source_of
-from lnverify.adapters.signature import Signature, affine_modes, fixed_eps, match, match_pair, parameters
+from lnverify.adapters.signature import (
+    Signature,
+    affine_modes,
+    fixed_eps,
+    match,
+    match_pair,
+    parameters,
+    preset_eps,
+)
 from lnverify.adapters.torch_call import Tensors, answer, outputs, scalars
 from lnverify.operation import operation
 from lnverify.protocol import Request, Response
@@ -41,7 +49,7 @@ def adapt(obj: Any, target: str, options: Declaration) -> Subject:
         other = companion(options.backward, obj, target)
         signature, matched = match_pair(found, parameters(other), target, options.arguments)
         backward = (other, matched)
-    fixed = fixed_eps(signature.has("eps"), options.eps, target)
+    fixed = fixed_eps(signature.has("eps"), preset_eps(obj) if options.eps is None else options.eps, target)
     returns = options.returns or ("y",)
     if getattr(obj, "__name__", "").startswith("native_layer_norm") and len(returns) == 1:
         returns = ("y", "mean", "rstd")

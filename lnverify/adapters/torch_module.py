@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from lnverify.adapters import require
-from lnverify.adapters.calling import first_line
+from lnverify.adapters.calling import first_line, quiet
 from lnverify.adapters.locate import source_of
 from lnverify.adapters.signature import SYNONYMS, Signature, fixed_eps, match, parameters
 from lnverify.adapters.torch_call import Tensors, answer, outputs, scalars
@@ -53,7 +53,8 @@ class Kept:
 
 def forward_signature(module: Any, target: str) -> Signature:
     """The parameters of `forward`. Raises SignatureError for a required one that is not x."""
-    found = [p for p in parameters(module.forward) or () if p.name != "self"]
+    inner = getattr(module, "_orig_mod", module)  # what torch.compile wraps; its own forward takes anything
+    found = [p for p in parameters(inner.forward) or () if p.name != "self"]
     return match(found, f"{target}.forward", None, ("x", "eps", "normalized_shape", "axis"))
 
 
@@ -101,7 +102,8 @@ def adapt(obj: Any, target: str, options: Declaration) -> Subject:
 
     def run(request: Request) -> Response:
         try:
-            entry = get(request)
+            with quiet():
+                entry = get(request)
         except Exception as error:  # the constructor is the subject's code as well
             return Response(refusal=first_line(error), phase="forward")
 
@@ -168,7 +170,8 @@ def _class(obj: Any, target: str, options: Declaration) -> tuple[Any, dict[str, 
     failures: list[str] = []
     for mode, (weight, bias) in MODES.items():
         try:
-            module = make(PROBE, 1e-5, weight, bias)
+            with quiet():
+                module = make(PROBE, 1e-5, weight, bias)
         except Exception as error:  # tried only to see which modes exist
             failures.append(first_line(error))
             continue

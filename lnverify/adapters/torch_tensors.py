@@ -49,7 +49,7 @@ class Held:
         now = self.placed.buffer
         if self.storage is not None:
             now = to_bits(self.storage)
-        return not np.array_equal(now, self.pristine)
+        return bool((now != self.pristine).any())
 
 
 def hold(array: FloatArray, layout: str, device: str) -> Held:
@@ -77,9 +77,11 @@ def _tensor(bits: BitsArray, dtype: str) -> Any:
 def to_bits(tensor: Any) -> BitsArray:
     """A fresh array of the bits of a tensor."""
     name, integer = _integers()[tensor.dtype]
-    signed = tensor.detach().cpu().contiguous().view(integer).numpy()
-    # Contiguous in NumPy's sense as well: a dimension of size 1 may carry any stride in torch.
-    return np.array(signed.view(FORMATS[name].bits), order="C", copy=True)
+    tensor = tensor.detach()
+    if tensor.device.type != "cpu":
+        tensor = tensor.cpu()
+    bits: BitsArray = tensor.contiguous().view(integer).numpy().copy()
+    return bits.view(FORMATS[name].bits)
 
 
 def to_array(tensor: Any, name: str) -> FloatArray:

@@ -87,8 +87,12 @@ def _crash(error: Exception) -> str:
 
 def version() -> str:
     """The installed version, else that of the checkout."""
-    found = getattr(importlib.import_module("lnverify"), "__version__", None)
-    return str(found or importlib.metadata.version("lnverify"))
+    if found := getattr(importlib.import_module("lnverify"), "__version__", None):
+        return str(found)
+    try:
+        return importlib.metadata.version("lnverify")
+    except importlib.metadata.PackageNotFoundError:
+        return "(unknown version)"
 
 
 def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:

@@ -37,8 +37,10 @@ def forward_rounding_points(ev: Evaluation) -> Outcome:
     the format allows. The bound that explains it is B_i + 2 u_out |gamma xhat_i|.
     """
     judgement, kind = ev.settle("y")
+    if kind != "points":
+        return judgement.outcome("", violated=False)
     text = f"{judgement.sentence()} Rounding xhat and weight*xhat to {ev.case.dtype} on the way explains it."
-    return judgement.outcome(f"xhat and weight*xhat are rounded to {ev.case.dtype} on the way to y", text, kind == "points")
+    return judgement.outcome("xhat and weight*xhat are rounded to 16 bits on the way to y", text)
 
 
 @law("LN103", name="forward-last-place", severity="warning", dtypes=SIXTEEN, source="Higham (2002), ch. 2 and 4")

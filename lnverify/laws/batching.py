@@ -41,7 +41,8 @@ def _row_apart(a: Evaluation, row_a: int, b: Evaluation, row_b: int, name: str) 
         limit = limit + quantum(first, FORMATS[one.dtype]) * (1.0 if points else 0.5) + quantum(second, FORMATS[two.dtype]) * (1.0 if points else 0.5)  # fmt: skip
         apart = np.abs(first - second)
         ratio = np.where(np.isfinite(limit), np.where(np.isnan(apart), np.inf, apart / limit), 0.0)
-        ratio = np.where(np.isnan(first) & np.isnan(second), 0.0, ratio)
+        # Infinities are overflow, which LN101 judges; equal NaN rows are equal.
+        ratio = np.where(np.isinf(first) | np.isinf(second) | (np.isnan(first) & np.isnan(second)), 0.0, ratio)
     return float(ratio.max(initial=0.0))
 
 

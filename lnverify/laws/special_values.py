@@ -95,7 +95,7 @@ def single_element_rows(ev: Evaluation) -> Outcome:
     LN101, LN201 and LN202 report an error.
     """
     case = ev.case
-    if case.rows == 0 or case.n == 0:
+    if case.rows == 0 or case.n == 0 or case.eps == 0 or ev.subject.capabilities.fixed_shape:
         return INAPPLICABLE
     rows = min(case.rows, 8)
     arrays = {"x": FloatArray.of(case.matrix("x")[:rows, :1] + 1.0, case.dtype)}

@@ -1,13 +1,14 @@
 """Layer norms that are wrong on purpose, one named bug each, and unusual ones that are right.
 
-What a law is worth is the mutants that it kills and the right code that it lets pass. Most mutants re-create a
-publicly reported bug, scaled down where the report needs millions of rows; the others are near relatives.
+What a law is worth is the mutants that it kills and the right code that it lets pass. Most mutants re-create
+a publicly reported bug, scaled down where the report needs millions of rows; the others are relatives.
 A NumPy implementation is a pair of functions
 
     forward(x, normalized_shape, weight, bias, eps, dtype) -> (y, mean, rstd)
     backward(dy, x, weight, bias, eps, normalized_shape, saved, dtype) -> (dx, dweight, dbias)
 
-where `saved` is what the forward returned beside y, and a backward that rebuilds xhat from the output takes `y`
+where `saved` is what the forward returned beside y,
+and a backward that rebuilds xhat from the output takes `y`
 as its last parameter. Arrays are float64 or float32; for the 16-bit formats they are float32 that hold 16-bit
 values, `dtype` names the storage format, and the caller rounds the results once. A torch implementation is a
 `target`: a function `(x, normalized_shape, weight, bias, eps)` or a module class.
@@ -32,6 +33,7 @@ SINGLE_UP = ("float32", "bfloat16", "float16")
 SIXTEEN = ("bfloat16", "float16")
 FORWARD = ("y", "dx", "dweight")  # what a wrong forward spoils: the gradients use its statistics
 GRADIENTS = ("dx", "dweight", "dbias")
+WRONG = ("numerics", "numerics_root", "numerics_layout", "numerics_backward", "numerics_columns")
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,7 +123,7 @@ def _subject(entry: Mutant | Correct, label: str, dtypes: tuple[str, ...]) -> Su
 
 def all_mutants() -> list[Mutant]:
     """Every mutant, sorted by id; those in torch only where torch can be imported."""
-    found: list[Mutant] = _collect("MUTANTS", ("numerics", "numerics_layout", "numerics_backward"), "torch_autograd")
+    found: list[Mutant] = _collect("MUTANTS", WRONG, "torch_autograd")
     return found
 
 
@@ -141,5 +143,3 @@ def _collect(name: str, modules: tuple[str, ...], torch_module: str) -> list[Any
         return sorted(entries, key=lambda entry: str(entry.id))
     entries += getattr(importlib.import_module(f"lnverify.mutants.{torch_module}"), name)
     return sorted(entries, key=lambda entry: str(entry.id))
-
-

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from lnverify.mutants import Correct
-from lnverify.mutants.correct import kahan_first_axis, welford
+from lnverify.mutants.correct_statistics import kahan_first_axis, welford
 from lnverify.mutants.parts import (
     TEXTBOOK_BACKWARD,
     TEXTBOOK_FORWARD,
@@ -20,6 +20,7 @@ from lnverify.mutants.parts import (
     Problem,
     backward,
     centred,
+    down,
     forward,
     pairwise,
     problem,
@@ -33,38 +34,45 @@ def row_sums(total: Callable[[Array], Array]) -> Gradient:
     """The textbook's two means with another sum."""
 
     def run(p: Problem, g: Array, xhat: Array, rstd: Array) -> Array:
-        return rstd * (g - total(g) / p.count - xhat * (total(g * xhat) / p.count))
+        dx: Array = rstd * (g - total(g) / p.count - xhat * (total(g * xhat) / p.count))
+        return dx
 
     return run
 
 
 def distributed(p: Problem, g: Array, xhat: Array, rstd: Array) -> Array:
     """(rstd / n) (n g - sum(g) - xhat sum(g xhat))."""
-    return (rstd / p.count) * (p.count * g - pairwise(g) - xhat * pairwise(g * xhat))
+    dx: Array = (rstd / p.count) * (p.count * g - pairwise(g) - xhat * pairwise(g * xhat))
+    return dx
 
 
 def from_deviation(form: str) -> Any:
     """Backwards that start from x, mean and rstd rather than from xhat."""
 
     def run(
-        dy: Array, x: Array, weight: Array | None, bias: Array | None, eps: float, normalized_shape: tuple[int, ...],
+        dy: Array, x: Array, weight: Array | None, bias: Array | None, eps: float,
+        normalized_shape: tuple[int, ...],
         saved: tuple[Array, ...], dtype: str,
     ) -> Gradients:  # fmt: skip
         mean = saved[0].reshape(-1, 1)
 
         def gradient(p: Problem, g: Array, xhat: Array, rstd: Array) -> Array:
             d = p.x - mean
+            dx: Array
             cube = rstd * rstd * rstd
             if form == "ds-db":
                 ds, db = pairwise(g * p.x), pairwise(g)
                 b = (db * mean - ds) * cube / p.count
-                return g * rstd + p.x * b + (-b * mean - db * rstd / p.count)
+                dx = g * rstd + p.x * b + (-b * mean - db * rstd / p.count)
+                return dx
             if form == "rsqrt":
-                return rstd * (g - pairwise(g) / p.count) - d * (cube * (pairwise(g * d) / p.count))
+                dx = rstd * (g - pairwise(g) / p.count) - d * (cube * (pairwise(g * d) / p.count))
+                return dx
             # The chain rule written out over variance and mean.
             dvariance = p.real(-0.5) * cube * pairwise(g * d)
             dmean = -rstd * pairwise(g) - p.real(2) * dvariance * pairwise(d) / p.count
-            return g * rstd + dvariance * p.real(2) * d / p.count + dmean / p.count
+            dx = g * rstd + dvariance * p.real(2) * d / p.count + dmean / p.count
+            return dx
 
         return backward(gradient)(dy, x, weight, bias, eps, normalized_shape, saved, dtype)
 
@@ -72,7 +80,8 @@ def from_deviation(form: str) -> Any:
 
 
 def in_double(
-    dy: Array, x: Array, weight: Array | None, bias: Array | None, eps: float, normalized_shape: tuple[int, ...],
+    dy: Array, x: Array, weight: Array | None, bias: Array | None, eps: float, normalized_shape: tuple[int,
+    ...],
     saved: tuple[Array, ...], dtype: str,
 ) -> Gradients:  # fmt: skip
     """Sums and products in float64 from the saved statistics."""
@@ -94,7 +103,8 @@ def columns_by(total: Callable[[Array], Array]) -> Columns:
 
 def serial_rows(a: Array) -> Array:
     """Row after row."""
-    return np.add.accumulate(a, axis=0)[-1] if len(a) else np.sum(a, axis=0)
+    total: Array = np.add.accumulate(a, axis=0)[-1] if len(a) else down(a)
+    return total
 
 
 @lru_cache(maxsize=8)
@@ -105,8 +115,8 @@ def _order(rows: int) -> Any:
 def row_blocks(a: Array) -> Array:
     """Partial sums of 32 rows, then their sum."""
     if not len(a):
-        return np.sum(a, axis=0)
-    return np.sum(np.add.reduceat(a, np.arange(0, len(a), 32), axis=0), axis=0)
+        return down(a)
+    return down(np.add.reduceat(a, np.arange(0, len(a), 32), axis=0))
 
 
 def kahan_rows(a: Array) -> Array:
@@ -131,7 +141,12 @@ def double_rows(a: Array) -> Array:
 
 
 def save_where_zero(
-    x: Array, normalized_shape: tuple[int, ...], weight: Array | None, bias: Array | None, eps: float, dtype: str
+    x: Array,
+    normalized_shape: tuple[int, ...],
+    weight: Array | None,
+    bias: Array | None,
+    eps: float,
+    dtype: str,
 ) -> tuple[Array, ...]:
     """The textbook, which also saves xhat in the columns whose weight is 0: y does not know it there."""
     y, mean, rstd = TEXTBOOK_FORWARD(x, normalized_shape, weight, bias, eps, dtype)
@@ -144,7 +159,8 @@ def save_where_zero(
 
 
 def from_output(
-    dy: Array, x: Array, weight: Array | None, bias: Array | None, eps: float, normalized_shape: tuple[int, ...],
+    dy: Array, x: Array, weight: Array | None, bias: Array | None, eps: float, normalized_shape: tuple[int,
+    ...],
     saved: tuple[Array, ...], dtype: str, y: Array,
 ) -> Gradients:  # fmt: skip
     """xhat = (y - bias) / weight from the stored y, as memory-efficient kernels do."""
@@ -173,7 +189,8 @@ CORRECT = [
     _c("dx-chain-rule", "dx through the gradients of variance and mean.", from_deviation("chain")),
     _c("gradients-float64", "All gradients in float64 from saved statistics.", in_double),
     _c("columns-serial", "Column sums row after row.", columns=columns_by(serial_rows)),
-    _c("columns-reversed", "Column sums from the last row.", columns=columns_by(lambda a: serial_rows(a[::-1]))),
+    _c("columns-reversed", "Column sums from the last row.",
+       columns=columns_by(lambda a: serial_rows(a[::-1]))),
     _c("columns-shuffled", "Column sums in a random order of rows, as atomics add.",
        columns=columns_by(lambda a: serial_rows(a[_order(len(a))]))),
     _c("columns-kahan", "Compensated column sums.", columns=columns_by(kahan_rows)),
@@ -181,7 +198,8 @@ CORRECT = [
     _c("columns-float64", "Column sums in float64.", columns=columns_by(double_rows)),
     _c("columns-matmul", "Column sums as a product with ones.", columns=columns_by(matmul_rows)),
     Correct("welford-saved", "Mean and rstd of Welford's forward serve the backward.",
-            forward(welford, apply=centred), backward(gradient=row_sums(serial), columns=columns_by(serial_rows))),
+            forward(welford, apply=centred), backward(gradient=row_sums(serial),
+            columns=columns_by(serial_rows))),
     Correct("from-output", "The backward rebuilds xhat from y; it keeps xhat where the weight is 0.",
             save_where_zero, from_output, backward_from="output"),
 ]  # fmt: skip

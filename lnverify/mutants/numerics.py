@@ -1,4 +1,4 @@
-"""Mutants whose mean, variance or root is wrong: one-pass sums, divisors, eps, precision.
+"""Mutants whose mean or variance is wrong: one-pass sums, divisors, lost and padded elements, precision.
 
 Each entry names what it exchanges in the textbook pipeline of parts.py.
 """
@@ -9,17 +9,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from lnverify.mutants import DTYPES, SIXTEEN, Mutant, Sample
+from lnverify.mutants import SIXTEEN, Mutant, Sample
 from lnverify.mutants.parts import (
     TEXTBOOK_BACKWARD,
     Array,
     Problem,
-    Root,
     Statistics,
     Sum,
-    affine,
     forward,
-    inverse_root,
     pairwise,
     serial,
     two_pass,
@@ -95,7 +92,7 @@ def padded(multiple: int, counted: bool = False) -> Statistics:
 
 
 def blocks(size: int, weighted: bool) -> Statistics:
-    """Block statistics, merged wrongly: means of uneven blocks averaged, or the delta term of Chan left out."""
+    """Block statistics merged wrongly: means of uneven blocks averaged, or Chan's delta term left out."""
 
     def run(p: Problem) -> tuple[Array, Array]:
         parts = [p.x[:, start : start + size] for start in range(0, p.n, size)]
@@ -111,7 +108,7 @@ def blocks(size: int, weighted: bool) -> Statistics:
 
 
 def stale_welford(p: Problem) -> tuple[Array, Array]:
-    """Welford's update with the old mean in both factors: M2 += (x - old)^2, where (x - old)(x - new) is due."""
+    """Welford's update as M2 += (x - old)^2, where (x - old)(x - new) is due."""
     counts = np.arange(1, p.n + 1, dtype=p.real)
     running = np.add.accumulate(p.x, axis=1) / counts
     delta = p.x[:, 1:] - running[:, :-1]
@@ -161,90 +158,19 @@ def low_partials(dtype: str, block: int) -> Sum:
     return total
 
 
-# --- eps and the root -------------------------------------------------------------------------------------
-
-
-def root_of(change: str) -> Root:
-    """1/sqrt(variance + eps) with eps in the wrong place or of the wrong size."""
-
-    def run(p: Problem, variance: Array) -> Array:
-        one = p.real(1)
-        root: Array
-        match change:
-            case "outside":
-                root = one / (np.sqrt(variance) + p.eps)
-            case "missing":
-                root = one / np.sqrt(variance)
-            case "tenfold":
-                root = one / np.sqrt(variance + p.eps * p.real(10))
-            case "squared":
-                root = one / np.sqrt(variance + p.eps * p.eps)
-            case "count":
-                root = one / np.sqrt(variance * p.count / (p.count + p.eps))
-            case "float16":
-                root = one / np.sqrt(variance + p.real(np.float16(p.eps)))
-            case _:
-                root = one / np.sqrt(variance + p.real(1e-5))
-        return root
-
-    return run
-
-
-def clamped(least: float) -> Root:
-    """The variance is raised to a floor, far above eps, before the root."""
-    return lambda p, variance: inverse_root(p, np.maximum(variance, p.real(least)))
-
-
-def few_bits(bits: int) -> Root:
-    """Only `bits` bits of the reciprocal root are right, as of a hardware estimate without a Newton step."""
-
-    def run(p: Problem, variance: Array) -> Array:
-        mantissa, exponent = np.frexp(inverse_root(p, variance))
-        return np.ldexp(np.floor(mantissa * 2.0**bits) / p.real(2.0**bits), exponent).astype(p.real)
-
-    return run
-
-
-def magic_root(p: Problem, variance: Array) -> Array:
-    """The 0x5f3759df estimate with one Newton step: relative error up to 1.8e-3."""
-    v = (variance + p.eps).astype(np.float32)
-    estimate = (np.uint32(0x5F3759DF) - (np.ascontiguousarray(v).view(np.uint32) >> np.uint32(1))).view(np.float32)
-    polished: Array = estimate * (np.float32(1.5) - np.float32(0.5) * v * estimate * estimate)
-    return polished.astype(p.real)
-
-
-def rounded(dtype: str, mean: bool = True, rstd: bool = True) -> dict[str, object]:
-    """Statistics rounded to 16 bits ('' for the storage dtype) before use."""
-
-    def statistics(p: Problem) -> tuple[Array, Array]:
-        m, v = two_pass()(p)
-        return (p.low(m, dtype) if mean else m), v
-
-    def root(p: Problem, variance: Array) -> Array:
-        r = inverse_root(p, variance)
-        return p.low(r, dtype) if rstd else r
-
-    return {"statistics": statistics, "root": root}
-
-
-def affine_form_low(p: Problem, mean: Array, rstd: Array) -> Array:
-    """The affine form x rstd - mean rstd, with mean rstd rounded to 16 bits: the cancellation shows the rounding."""
-    return affine(p, p.x * rstd - p.low(mean * rstd, "bfloat16" if p.dtype in DTYPES[:2] else p.dtype))
-
-
 # --- the entries ------------------------------------------------------------------------------------------
 
 OFFSET = Sample(mean=2000.0, dtype="float32")
 LONG = Sample(shape=(768,))
-SMALL = Sample(scale=1e-3, dtype="float32")
-ZERO = Sample(kind="constant", mean=1.0, dtype="float32")
 ONE_PASS = ("pytorch/pytorch#40302", "pytorch/pytorch#51102", "pytorch/pytorch#81090", "tracel-ai/burn#5607")
-HALF_SQUARES = ("pytorch/pytorch#66707", "microsoft/onnxruntime#29034", "NVIDIA/TensorRT#2564", "ROCm/AMDMIGraphX#2891")
-OUTSIDE = ("pyg-team/pytorch_geometric#2917", "openvinotoolkit/openvino#4311", "openvinotoolkit/openvino#8142")
-FORWARDED = ("tensorflow/tensorflow#58863", "huggingface/transformers#38025", "apache/tvm#15856")
+HALF_SQUARES = (
+    "pytorch/pytorch#66707",
+    "microsoft/onnxruntime#29034",
+    "NVIDIA/TensorRT#2564",
+    "ROCm/AMDMIGraphX#2891",
+)
 UNBIASED = ("harvardnlp/annotated-transformer#119",)
 PADDING = ("unslothai/unsloth#1867", "linkedin/Liger-Kernel#518", "triton-lang/triton#9838")
-LOW = ("pytorch/xla#3658", "apache/mxnet#14073", "pytorch/pytorch#139923")
 B = TEXTBOOK_BACKWARD
 
 
@@ -257,10 +183,12 @@ MUTANTS = [
            forward(one_pass(pairwise)), B, trigger=OFFSET, laws=("LN1", "LN3")),
     Mutant("one-pass-serial", "Variance as E[x^2] - E[x]^2 with serial sums, clamped at 0.", ONE_PASS,
            forward(one_pass(serial)), B, trigger=OFFSET, laws=("LN1", "LN3")),
-    Mutant("one-pass-unclamped", "Variance as E[x^2] - E[x]^2 without a clamp: NaN where it rounds below -eps.",
+    Mutant("one-pass-unclamped",
+           "Variance as E[x^2] - E[x]^2 without a clamp: NaN where it rounds below -eps.",
            ONE_PASS, forward(one_pass(pairwise, clamp=False)), B, trigger=OFFSET, laws=("LN1", "LN3", "LN5")),
     Mutant("unbiased", "Variance divided by n - 1, as torch.std does: NaN at n = 1.", UNBIASED,
-           forward(unbiased_from(0)), B, ordinary=LONG, trigger=Sample(shape=(8,)), laws=("LN1", "LN4", "LN5")),
+           forward(unbiased_from(0)), B, ordinary=LONG, trigger=Sample(shape=(8,)), laws=("LN1", "LN4",
+           "LN5")),
     Mutant("unbiased-from-1024", "Variance divided by n - 1 in rows of 1024 elements and more.", UNBIASED,
            forward(unbiased_from(1024)), B, trigger=Sample(shape=(1024,))),
     Mutant("unbiased-from-4096", "Variance divided by n - 1 in rows of 4096 elements and more.", UNBIASED,
@@ -269,7 +197,8 @@ MUTANTS = [
            ("deepspeedai/DeepSpeed#1480",), forward(over(8)), B, trigger=_pad(n=65)),
     Mutant("tail-dropped-32", "The last n % 32 elements are left out of the statistics.",
            ("deepspeedai/DeepSpeed#1480",), forward(over(32)), B, trigger=_pad(n=65)),
-    Mutant("one-deviation-lost", "Beyond 4000 elements, one squared deviation is lost where n % 256 == 1.", (),
+    Mutant("one-deviation-lost", "Beyond 4000 elements, one squared deviation is lost where n % 256 == 1.",
+           (),
            forward(one_deviation_lost(256, 4000)), B, trigger=Sample(shape=(4097,))),
     Mutant("padding-not-masked", "Zero padding to a power of two is not masked after centring.", PADDING,
            forward(padded(0)), B, trigger=_pad(n=17), laws=("LN1", "LN3", "LN4")),
@@ -277,9 +206,11 @@ MUTANTS = [
            forward(padded(32)), B, trigger=_pad(n=33), laws=("LN1", "LN3", "LN4")),
     Mutant("padding-counted", "The padded width, not n, divides the sums.", PADDING,
            forward(padded(0, counted=True)), B, trigger=_pad(n=17, mean=1.0), laws=("LN1", "LN4")),
-    Mutant("mean-of-block-means", "Means of blocks of 256 are averaged without weights: wrong for an uneven tail.",
+    Mutant("mean-of-block-means",
+           "Means of blocks of 256 are averaged without weights: wrong for an uneven tail.",
            (), forward(blocks(256, weighted=False)), B, trigger=Sample(shape=(259,))),
-    Mutant("chan-without-delta", "Variances of blocks of 64 are merged without the difference of their means.", (),
+    Mutant("chan-without-delta",
+           "Variances of blocks of 64 are merged without the difference of their means.", (),
            forward(blocks(64, weighted=True)), B, trigger=Sample(shape=(129,))),
     Mutant("welford-stale-mean", "Welford's update uses the old mean in both factors.", (),
            forward(stale_welford), B, hidden=False, trigger=Sample(shape=(17,)), laws=("LN1", "LN4")),
@@ -296,41 +227,7 @@ MUTANTS = [
     Mutant("mean-float16", "Elements are summed in float16: long rows with a large mean overflow.",
            HALF_SQUARES[:2], forward(mean_half), B, dtypes=("float16",),
            trigger=Sample(mean=100.0, shape=(1024,), dtype="float16")),
-    Mutant("sums-bfloat16", "Partial sums of 64 elements are rounded to bfloat16.", ("pytorch/pytorch#139923",),
+    Mutant("sums-bfloat16", "Partial sums of 64 elements are rounded to bfloat16.",
+           ("pytorch/pytorch#139923",),
            forward(two_pass(low_partials("bfloat16", 64))), B, trigger=_pad(n=1000, mean=10.0)),
-    Mutant("eps-outside-root", "eps is added to the standard deviation, not to the variance.", OUTSIDE,
-           forward(root=root_of("outside")), B, trigger=SMALL),
-    Mutant("eps-missing", "No eps: small variances are scaled up to 1, constant rows give NaN.", (),
-           forward(root=root_of("missing")), B, trigger=SMALL, laws=("LN1", "LN5")),
-    Mutant("eps-tenfold", "eps is ten times too large.", (), forward(root=root_of("tenfold")), B, trigger=SMALL),
-    Mutant("eps-squared", "eps^2 is added to the variance.", OUTSIDE, forward(root=root_of("squared")), B,
-           trigger=SMALL),
-    Mutant("eps-float16", "eps is held in float16: 1e-12 becomes 0, 1e-5 is 0.1% off.", OUTSIDE[1:],
-           forward(root=root_of("float16")), B, trigger=replace(SMALL, scale=1e-7, eps=1e-12), laws=("LN1", "LN5")),
-    Mutant("eps-fixed", "The eps argument is not forwarded: 1e-5 always.", FORWARDED,
-           forward(root=root_of("fixed")), B, trigger=Sample(eps=0.1)),
-    Mutant("eps-in-count", "A misplaced parenthesis adds eps to the element count.", ("xlite-dev/LeetCUDA#309",),
-           forward(root=root_of("count")), B, trigger=SMALL, laws=("LN1", "LN5")),
-    Mutant("variance-clamped-1e-3", "The variance is clamped to 1e-3 from below.", (),
-           forward(root=clamped(1e-3)), B, trigger=Sample(scale=1e-2)),
-    Mutant("variance-clamped-1e-6", "The variance is clamped to 1e-6 from below.", (),
-           forward(root=clamped(1e-6)), B, trigger=replace(SMALL, scale=1e-4, eps=1e-9)),
-    Mutant("rsqrt-12-bit", "A 12-bit estimate of the reciprocal root is not polished.", (),
-           forward(root=few_bits(12)), B, dtypes=("float64", "float32"), trigger=Sample()),
-    Mutant("rsqrt-20-bit", "A 20-bit estimate of the reciprocal root is not polished.", (),
-           forward(root=few_bits(20)), B, dtypes=("float64",), trigger=Sample()),
-    Mutant("rsqrt-magic", "The 0x5f3759df estimate with one Newton step only.", (),
-           forward(root=magic_root), B, dtypes=("float64", "float32", "float16"), trigger=Sample()),
-    Mutant("statistics-rounded", "Mean and rstd are rounded to the 16-bit storage dtype before use.", LOW,
-           forward(**rounded("")), B, dtypes=SIXTEEN,  # type: ignore[arg-type]
-           trigger=_pad(n=64, mean=100.0, dtype="bfloat16")),
-    Mutant("mean-rounded", "The mean is rounded to the 16-bit storage dtype before use.", LOW,
-           forward(**rounded("", rstd=False)), B, dtypes=SIXTEEN,  # type: ignore[arg-type]
-           trigger=_pad(n=64, mean=100.0, dtype="bfloat16")),
-    Mutant("statistics-bfloat16", "Mean and rstd pass through bfloat16 although the data are wider.", LOW,
-           forward(**rounded("bfloat16")), B, dtypes=("float64", "float32", "float16"),  # type: ignore[arg-type]
-           hidden=False, trigger=_pad(n=64, mean=100.0)),
-    Mutant("affine-form-rounded", "x rstd - mean rstd, where mean rstd is rounded to 16 bits.",
-           ("pytorch/pytorch#139923",), forward(apply=affine_form_low), B,
-           affected=("y",), trigger=_pad(n=64, mean=100.0)),
 ]  # fmt: skip

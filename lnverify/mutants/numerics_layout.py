@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from lnverify.mutants import SINGLE_UP, SIXTEEN, Mutant, Sample
+from lnverify.mutants import SIXTEEN, Mutant, Sample
 from lnverify.mutants.parts import (
     TEXTBOOK_BACKWARD,
     TEXTBOOK_FORWARD,
@@ -105,14 +105,16 @@ def tiled(tile: int, variance_too: bool) -> Statistics:
         variance = pairwise(deviation * deviation) / p.count
         if variance_too:
             parts = variance[:full].reshape(-1, tile, 1)
-            variance[:full] = np.broadcast_to(np.mean(parts, axis=1, keepdims=True), parts.shape).reshape(full, 1)
+            variance[:full] = np.broadcast_to(np.mean(parts, axis=1, keepdims=True), parts.shape).reshape(
+                full, 1
+            )
         return mean, variance
 
     return run
 
 
 def selector(p: Problem) -> tuple[Array, Array]:
-    """Statistics gathered by products with a 0/1 matrix, 16 rows at a time: 0 * NaN reaches the other rows."""
+    """Statistics gathered by a product with a 0/1 matrix, 16 rows at a time: 0 * NaN reaches other rows."""
 
     def gather(values: Array) -> Array:
         tiles = np.zeros((-(-p.rows // 16), 16, 1), dtype=p.real)
@@ -134,7 +136,11 @@ def with_parameters(change: Callable[[Problem], Problem]) -> Apply:
 def by_last_dim(p: Problem) -> Problem:
     """Parameters indexed modulo the last dimension."""
     index = np.arange(p.n) % max(p.normalized_shape[-1], 1)
-    return replace(p, weight=None if p.weight is None else p.weight[index], bias=None if p.bias is None else p.bias[index])
+    return replace(
+        p,
+        weight=None if p.weight is None else p.weight[index],
+        bias=None if p.bias is None else p.bias[index],
+    )
 
 
 def column_major(p: Problem) -> Problem:
@@ -198,7 +204,12 @@ def rounded_between(p: Problem, mean: Array, rstd: Array) -> Array:
 
 
 def centred_in_place(
-    x: Array, normalized_shape: tuple[int, ...], weight: Array | None, bias: Array | None, eps: float, dtype: str
+    x: Array,
+    normalized_shape: tuple[int, ...],
+    weight: Array | None,
+    bias: Array | None,
+    eps: float,
+    dtype: str,
 ) -> tuple[Array, ...]:
     """The upcast is an alias of x, and the mean is subtracted in place."""
     out = TEXTBOOK_FORWARD(x, normalized_shape, weight, bias, eps, dtype)
@@ -229,7 +240,12 @@ Z14 = ("NVIDIA/apex#411",)
 Z28 = ("flagos-ai/FlagGems#59",)
 Z22 = ("torch-spyre/torch-spyre#1980", "NVIDIA/apex#403")
 Z37 = ("NVIDIA/TransformerEngine#67",)
-EMPTY = ("tensorflow/tensorflow#46366", "kornia/kornia#4681", "intel/torch-xpu-ops#4378", "pytorch/pytorch#28614")
+EMPTY = (
+    "tensorflow/tensorflow#46366",
+    "kornia/kornia#4681",
+    "intel/torch-xpu-ops#4378",
+    "pytorch/pytorch#28614",
+)
 Y = ("y",)
 B = TEXTBOOK_BACKWARD
 SEQUENCE = Sample(batch=(2, 5), shape=(16,))
@@ -237,17 +253,21 @@ IMAGE = Sample(shape=(3, 4))
 SIGNED = Sample(weight="normal", shape=(512,))
 
 
-def _y(id: str, bug: str, threads: tuple[str, ...] = (), trigger: Sample | None = None, *, apply: Apply = centred,
+def _y(id: str, bug: str, threads: tuple[str, ...] = (), trigger: Sample | None = None, *,
+apply: Apply = centred,
        finish: Finish | None = None, **kwargs: Any) -> Mutant:  # fmt: skip
     """A mutant whose y alone is wrong."""
     kwargs.setdefault("laws", ("LN1",))
-    return Mutant(id, bug, threads, forward(apply=apply, finish=finish), B, affected=Y, trigger=trigger, **kwargs)
+    return Mutant(
+        id, bug, threads, forward(apply=apply, finish=finish), B, affected=Y, trigger=trigger, **kwargs
+    )
 
 
 MUTANTS = [
     _y("axes-all-but-first", "Statistics over every axis but the first; right for rank 2.", Z19, SEQUENCE,
        apply=over_axes(all_but_first), laws=("LN1", "LN3", "LN6")),
-    _y("axes-last-only", "Statistics over the last dimension of a multi-dimensional normalized shape only.", Z19,
+    _y("axes-last-only", "Statistics over the last dimension of a multi-dimensional normalized shape only.",
+       Z19,
        IMAGE, apply=over_axes(lambda p: (len(p.shape) - 1,))),
     _y("axes-from-sizes", "The normalized shape is passed where axis numbers are expected.",
        ("apple/coremltools#869",), Sample(batch=(4, 3, 5), shape=(2,)), apply=over_axes(sizes_as_axes)),
@@ -265,17 +285,21 @@ MUTANTS = [
            forward(tiled(4, False)), B, trigger=Sample(batch=(8,)), laws=("LN1", "LN3")),
     Mutant("tile-variance", "Rows of a tile of 4 share their variance.", Z28,
            forward(tiled(4, True)), B, trigger=Sample(batch=(8,)), laws=("LN1", "LN3")),
-    Mutant("selector-nan-leak", "Statistics by a product with a 0/1 matrix: a NaN in a row reaches the others.",
-           ("tinygrad/tinygrad#147",), forward(selector), B, trigger=Sample(kind="nan"), laws=("LN3", "LN5", "LN1")),
+    Mutant("selector-nan-leak",
+           "Statistics by a product with a 0/1 matrix: a NaN in a row reaches the others.",
+           ("tinygrad/tinygrad#147",), forward(selector), B, trigger=Sample(kind="nan"), laws=("LN3", "LN5",
+           "LN1")),
     _y("affine-modulo-last-dim", "Parameters are indexed modulo the last dimension.", Z19, IMAGE,
        apply=with_parameters(by_last_dim)),
-    _y("affine-column-major", "Parameters of a multi-dimensional shape are read in column-major order.", (), IMAGE,
+    _y("affine-column-major", "Parameters of a multi-dimensional shape are read in column-major order.", (),
+       IMAGE,
        apply=with_parameters(column_major)),
     _y("weight-ignored", "The weight is not applied: right while it is 1, as initialised.", (), Sample(),
        apply=with_parameters(lambda p: replace(p, weight=None)), ordinary=Sample(weight="ones")),
     _y("bias-ignored", "The bias is not applied.", ("tensorflow/tensorflow#13600",), Sample(),
        apply=with_parameters(lambda p: replace(p, bias=None)), ordinary=Sample(affine="weight")),
-    _y("bias-ignored-without-weight", "The bias is not applied where the weight is None.", Z22, Sample(affine="bias"),
+    _y("bias-ignored-without-weight", "The bias is not applied where the weight is None.", Z22,
+       Sample(affine="bias"),
        apply=with_parameters(lambda p: p if p.weight is not None else replace(p, bias=None))),
     _y("weight-ignored-without-bias", "The weight is not applied where the bias is None.", Z22,
        Sample(affine="weight"),
@@ -300,7 +324,8 @@ MUTANTS = [
        apply=lambda p, mean, rstd: affine(p, p.x * rstd), laws=("LN1", "LN4", "LN3")),
     Mutant("rms-norm", "Root mean square of x itself, and no mean.", (), forward(root_mean_square), B,
            hidden=False, trigger=Sample(mean=1.0), laws=("LN1", "LN4", "LN3")),
-    _y("clipped", "The normalised value is clipped to [-6, 6].", (), Sample(kind="outlier"), apply=clipped(6.0)),
+    _y("clipped", "The normalised value is clipped to [-6, 6].", (), Sample(kind="outlier"),
+       apply=clipped(6.0)),
     _y("nan-swallowed", "NaN and infinity in y are replaced by numbers.", (), Sample(kind="nan"),
        finish=lambda p, y: np.nan_to_num(y), laws=("LN5", "LN1")),
     _y("truncated-output", "The result is cut off to 16 bits, not rounded.", (), Sample(shape=(65,)),
@@ -310,14 +335,14 @@ MUTANTS = [
     _y("output-float16", "y passes through float16 whatever its dtype.", ("microsoft/onnxruntime#17689",),
        Sample(), finish=lambda p, y: p.low(y, "float16"), dtypes=("float64", "float32")),
     Mutant("float64-output", "float32 comes back as float64, as a float64 eps promotes it.",
-           ("pytorch/pytorch#81851",), forward(finish=wider_output), B, dtypes=SINGLE_UP, affected=Y,
+           ("pytorch/pytorch#81851",), forward(finish=wider_output), B, dtypes=("float32",), affected=Y,
            laws=("LN6",)),
     Mutant("empty-batch-refused", "Zero rows raise: reshape with -1 cannot be inferred.", EMPTY,
            refusing(lambda p: p.rows == 0, "cannot reshape array of size 0"), B, laws=("LN5", "LN6"),
            trigger=Sample(batch=(0,))),
     Mutant("single-element-refused", "n = 1 raises, where the bias is right.",
            ("pytorch/pytorch#108956", "microsoft/onnxruntime#25896"),
-           refusing(lambda p: p.n == 1, "expected more than 1 value per row"), B, laws=("LN1", "LN5"),
+           refusing(lambda p: p.n == 1, "expected more than 1 value per row"), B, laws=("LN6", "LN5"),
            trigger=Sample(shape=(1,))),
     Mutant("x-centred-in-place", "The upcast is an alias: centring in place overwrites x.",
            ("GeeeekExplorer/nano-vllm#170",), centred_in_place, B, laws=("LN7",), affected=("y",)),

@@ -1,4 +1,4 @@
-"""Parts that layer norms in NumPy are put together from: sums, statistics, roots, affine forms, backward forms.
+"""Parts of layer norms in NumPy: sums, statistics, roots, affine forms, backward forms.
 
 A forward is `statistics -> root -> apply`, a backward is `gradient of x` and `column sums`; each part is a
 small function of a Problem, so that an implementation, right or wrong, differs from the textbook in one of
@@ -10,7 +10,7 @@ mean in the second; statistics have shape (rows, 1). Nothing warns: overflow and
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -73,7 +73,12 @@ Columns = Callable[[Problem, Array, Array], tuple[Array, Array]]
 
 
 def problem(
-    x: Array, normalized_shape: tuple[int, ...], weight: Array | None, bias: Array | None, eps: float, dtype: str
+    x: Array,
+    normalized_shape: tuple[int, ...],
+    weight: Array | None,
+    bias: Array | None,
+    eps: float,
+    dtype: str,
 ) -> Problem:
     """Lay a call out as a Problem; counts are explicit, since -1 cannot be inferred for zero rows."""
     real: type[np.floating[Any]] = np.float64 if dtype == "float64" else np.float32
@@ -105,6 +110,12 @@ def serial(a: Array) -> Array:
     if a.shape[1] == 0:
         return pairwise(a)
     return np.add.accumulate(a, axis=1)[:, -1:]
+
+
+def down(a: Array) -> Array:
+    """Sum of each column, row after row."""
+    total: Array = np.sum(a, axis=0)
+    return total
 
 
 # --- statistics: mean and variance ------------------------------------------------------------------------
@@ -156,7 +167,12 @@ def forward(
     compute = statistics or two_pass()
 
     def run(
-        x: Array, normalized_shape: tuple[int, ...], weight: Array | None, bias: Array | None, eps: float, dtype: str
+        x: Array,
+        normalized_shape: tuple[int, ...],
+        weight: Array | None,
+        bias: Array | None,
+        eps: float,
+        dtype: str,
     ) -> tuple[Array, ...]:
         with np.errstate(all="ignore"):
             p = problem(x, normalized_shape, weight, bias, eps, dtype)
@@ -179,12 +195,13 @@ def two_means(p: Problem, g: Array, xhat: Array, rstd: Array) -> Array:
     """rstd (g - mean(g) - xhat mean(g xhat)), with g = weight dy."""
     c1 = pairwise(g) / p.count
     c2 = pairwise(g * xhat) / p.count
-    return rstd * (g - c1 - xhat * c2)
+    dx: Array = rstd * (g - c1 - xhat * c2)
+    return dx
 
 
 def column_sums(p: Problem, dy: Array, xhat: Array) -> tuple[Array, Array]:
     """Sum over the rows of dy xhat (weight) and of dy (bias)."""
-    return np.sum(dy * xhat, axis=0), np.sum(dy, axis=0)
+    return down(dy * xhat), down(dy)
 
 
 def normalised(p: Problem, mean: Array, rstd: Array) -> Array:
@@ -238,11 +255,6 @@ def finished(p: Problem, dx: Array, dweight: Array, dbias: Array) -> Gradients:
         None if p.weight is None else dweight.reshape(shape),
         None if p.bias is None else dbias.reshape(shape),
     )
-
-
-def with_eps(p: Problem, eps: float) -> Problem:
-    """The same problem with another eps."""
-    return replace(p, eps=p.real(eps))
 
 
 TEXTBOOK_FORWARD = forward()

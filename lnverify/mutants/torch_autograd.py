@@ -20,6 +20,7 @@ from lnverify.mutants.torch_parts import (
     cast,
     gradients,
     hand_written,
+    output_promoted,
     project,
     statistics,
     textbook,
@@ -30,10 +31,12 @@ Three = tuple[Tensor | None, Tensor | None, Tensor | None]
 
 
 def storage_order(t: Tensor) -> Tensor:
-    """The elements of t's storage from its first one on, row-major, zeros past its end: strides are ignored."""
+    """The elements in storage order, zeros past its end: strides are ignored."""
     if t.is_contiguous():
         return t
-    flat = t.detach().as_strided((t.untyped_storage().nbytes() // t.element_size(),), (1,), 0)[t.storage_offset() :]
+    flat = t.detach().as_strided((t.untyped_storage().nbytes() // t.element_size(),), (1,), 0)[
+        t.storage_offset() :
+    ]
     missing = max(t.numel() - flat.numel(), 0)
     return torch.cat((flat[: t.numel()], flat.new_zeros(missing))).view(t.shape)
 
@@ -140,41 +143,39 @@ def subtract_in_place(f: Tensor, mean: Tensor) -> None:
     f.detach().sub_(mean)
 
 
-def output_promoted(
+def output_wide(
     x: Tensor, normalized_shape: Shape, weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> Tensor:
-    """The dtype of y follows type promotion with the parameters: float32 for 16-bit x and float32 weight."""
-    f = wide(x)
-    mean, rstd = statistics(f, normalized_shape, eps)
-    dtype = x.dtype if weight is None else torch.promote_types(x.dtype, weight.dtype)
-    return affine((f - mean) * rstd, weight, bias).to(dtype)
-
-
-def output_wide(x: Tensor, normalized_shape: Shape, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
     """The cast back to 16 bits is forgotten."""
     f = wide(x)
     mean, rstd = statistics(f, normalized_shape, eps)
     return affine((f - mean) * rstd, weight, bias)
 
 
-def detached(x: Tensor, normalized_shape: Shape, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+def detached(
+    x: Tensor, normalized_shape: Shape, weight: Tensor | None, bias: Tensor | None, eps: float
+) -> Tensor:
     """A fused forward that was registered without a backward."""
     y = textbook(x, normalized_shape, weight, bias, eps).detach()
     # loss.backward() succeeds, and nothing gets a gradient.
     return y.requires_grad_() if torch.is_grad_enabled() and not torch.is_inference(y) else y
 
 
-def inference_path(x: Tensor, normalized_shape: Shape, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+def inference_path(
+    x: Tensor, normalized_shape: Shape, weight: Tensor | None, bias: Tensor | None, eps: float
+) -> Tensor:
     """The fast path without gradients takes the variance over n - 1."""
     if torch.is_grad_enabled() or x.numel() == 0:
         return textbook(x, normalized_shape, weight, bias, eps)
     f, axes = wide(x), tuple(range(-len(normalized_shape), 0))
-    variance, mean = torch.var_mean(f, axes, correction=1 if weight is None or weight.numel() > 1 else 0, keepdim=True)
+    variance, mean = torch.var_mean(
+        f, axes, correction=1 if weight is None or weight.numel() > 1 else 0, keepdim=True
+    )
     return affine((f - mean) * torch.rsqrt(variance + eps), weight, bias).to(x.dtype)
 
 
 class _Tangent(torch.autograd.Function):
-    """Right forward and backward, with a forward-mode rule that lacks the mean of the tangent or a parameter."""
+    """Right but for its forward-mode rule, which lacks the mean of the tangent or the parameters."""
 
     @staticmethod
     def forward(
@@ -204,7 +205,9 @@ class _Tangent(torch.autograd.Function):
         t = torch.zeros_like(f) if tx is None else wide(tx)
         inner = (t * xhat).mean(tuple(range(-len(ctx.shape), 0)), keepdim=True)
         # With `parameters` x is treated rightly and the parameters are forgotten; else the mean of t is.
-        out = affine(rstd * (project(t, xhat, ctx.shape) if ctx.parameters else t - xhat * inner), weight, None)
+        out = affine(
+            rstd * (project(t, xhat, ctx.shape) if ctx.parameters else t - xhat * inner), weight, None
+        )
         if not ctx.parameters:
             out = out if tweight is None else out + xhat * wide(tweight)
             out = out if tbias is None else out + wide(tbias)
@@ -236,9 +239,11 @@ PROMOTED = ("pytorch/pytorch#81851", "pytorch/pytorch#188503", "tensorflow/tenso
 MUTANTS = [
     _f("dweight-needs-dx", "dweight is 0 where x needs no gradient.", hand_written(frozen_x), ("dweight",),
        ("LN2", "LN7")),
-    _f("dx-needs-dweight", "dx forgets the weight where the weight needs no gradient.", hand_written(frozen_weight),
+    _f("dx-needs-dweight", "dx forgets the weight where the weight needs no gradient.",
+       hand_written(frozen_weight),
        ("dx",), ("LN2", "LN7"), ("pytorch/pytorch#18233",)),
-    _f("dweight-not-returned", "The backward returns None for the weight.", hand_written(no_gradient_for_weight),
+    _f("dweight-not-returned", "The backward returns None for the weight.",
+       hand_written(no_gradient_for_weight),
        ("dweight",), ("LN2",), ("csarofeen/pytorch#519",), hidden=False),
     _f("dy-strides-ignored", "dy is read in storage order, whatever its strides.",
        hand_written(read_dy=storage_order), GRADIENTS, ("LN2", "LN6"), STRIDES),
@@ -246,9 +251,10 @@ MUTANTS = [
        hand_written(read_x=storage_order), ("y",), ("LN1", "LN6"), STRIDES),
     _f("dy-overwritten-torch", "dx is written over dy.", hand_written(dy_overwritten), GRADIENTS, ("LN7",)),
     _f("x-centred-in-place-torch", "x.float() is x itself: centring in place changes x.",
-       hand_written(change_x=subtract_in_place), ("y", "dx", "dweight"), ("LN7",), ("GeeeekExplorer/nano-vllm#170",),
+       hand_written(change_x=subtract_in_place), ("y",), ("LN7",), ("GeeeekExplorer/nano-vllm#170",),
        dtypes=("float64", "float32")),
-    _f("output-promoted", "The dtype of y is the promotion of x and weight.", output_promoted, ("y",), ("LN6",),
+    _f("output-promoted", "The dtype of y is the promotion of x and weight.", output_promoted, ("y",),
+       ("LN6",),
        PROMOTED, dtypes=SIXTEEN),
     _f("output-wide", "16-bit x gives float32 y.", output_wide, ("y",), ("LN6",), PROMOTED, dtypes=SIXTEEN,
        hidden=False),
@@ -263,17 +269,22 @@ MUTANTS = [
        ("LN7", "LN1"), ("Hsword/Hetu#17",), fresh=True),
     _f("first-weight-kept", "The first weight of a shape is used ever after.", first_call_kept, ("y",),
        ("LN7", "LN1"), ("Hsword/Hetu#17",), fresh=True),
-    _f("inference-path-unbiased", "Without gradients, the variance is divided by n - 1.", inference_path, ("y",),
+    _f("inference-path-unbiased", "Without gradients, the variance is divided by n - 1.", inference_path,
+       ("y",),
        ("LN7", "LN1"), ("tensorflow/tensorflow#58863",)),
-    _f("create-graph-path", "With create_graph, the backward forgets mean(g).", hand_written(under_create_graph),
+    _f("create-graph-path", "With create_graph, the backward forgets mean(g).",
+       hand_written(under_create_graph),
        ("dx", *SECOND), ("LN2", "LN7"), ("ml-explore/mlx#3220",)),
-    _f("double-backward-constants", "Saved mean and rstd are constants for the second derivative.", hand_written(),
+    _f("double-backward-constants", "Saved mean and rstd are constants for the second derivative.",
+       hand_written(),
        ("d2x",), ("LN2",), CONSTANT),
     _f("double-backward-bias-lost", "Without a weight, the second derivative through dbias is lost.",
-       hand_written(bias_lost_in_second_order, recompute=True), ("d2dy",), ("LN2",), ("pytorch/pytorch#79705",)),
+       hand_written(bias_lost_in_second_order, recompute=True), ("d2dy",), ("LN2",),
+       ("pytorch/pytorch#79705",)),
     _f("double-backward-weight-lost", "The second derivative through dweight is lost.",
        hand_written(weight_lost_in_second_order, recompute=True), ("d2x", "d2dy"), ("LN2",), CONSTANT),
-    _f("jvp-without-mean", "The forward-mode rule lacks the mean of the tangent.", with_tangent(False), ("ty",),
+    _f("jvp-without-mean", "The forward-mode rule lacks the mean of the tangent.", with_tangent(False),
+       ("ty",),
        ("LN2",), ("pytorch/pytorch#196700",)),
     _f("jvp-without-parameters", "The forward-mode rule ignores the tangents of the parameters.",
        with_tangent(True), ("ty",), ("LN2",), ("pytorch/pytorch#196700",)),

@@ -28,8 +28,12 @@ from lnverify.mutants.torch_parts import (
 )
 
 
-def var_mean(x: Tensor, normalized_shape: Shape, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+def var_mean(
+    x: Tensor, normalized_shape: Shape, weight: Tensor | None, bias: Tensor | None, eps: float
+) -> Tensor:
     """torch.var_mean with correction=0."""
+    if not x.numel():  # var_mean warns of zero degrees of freedom
+        return textbook(x, normalized_shape, weight, bias, eps)
     f = wide(x)
     variance, mean = torch.var_mean(f, dims(normalized_shape), correction=0, keepdim=True)
     return affine((f - mean) / torch.sqrt(variance + eps), weight, bias).to(x.dtype)
@@ -39,7 +43,9 @@ def _wide_or_none(t: Tensor | None) -> Tensor | None:
     return None if t is None else wide(t)
 
 
-def functional(x: Tensor, normalized_shape: Shape, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+def functional(
+    x: Tensor, normalized_shape: Shape, weight: Tensor | None, bias: Tensor | None, eps: float
+) -> Tensor:
     """torch.nn.functional.layer_norm in float32, cast back.
 
     16-bit tensors are cast first: torch's CPU kernel saves their statistics and adds up their parameter
@@ -49,18 +55,22 @@ def functional(x: Tensor, normalized_shape: Shape, weight: Tensor | None, bias: 
     return torch.nn.functional.layer_norm(wide(x), normalized_shape, w, b, eps).to(x.dtype)
 
 
-def native(x: Tensor, normalized_shape: Shape, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+def native(
+    x: Tensor, normalized_shape: Shape, weight: Tensor | None, bias: Tensor | None, eps: float
+) -> Tensor:
     """torch.native_layer_norm, the operator below it."""
     w, b = _wide_or_none(weight), _wide_or_none(bias)
     y: Tensor = torch.native_layer_norm(wide(x), normalized_shape, w, b, eps)[0]
     return y.to(x.dtype)
 
 
-def einsum(x: Tensor, normalized_shape: Shape, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+def einsum(
+    x: Tensor, normalized_shape: Shape, weight: Tensor | None, bias: Tensor | None, eps: float
+) -> Tensor:
     """Means by contraction of each row with a vector, over rows laid flat."""
     rows = x.shape[: x.ndim - len(normalized_shape)]
     f = wide(x).reshape(rows.numel(), torch.Size(normalized_shape).numel())
-    mean = torch.einsum("rn,n->r", f, torch.ones_like(f[:1])[0] if len(f) else f.new_ones(f.shape[1])) / f.shape[1]
+    mean = torch.einsum("rn,n->r", f, f.new_ones(f.shape[1])) / f.shape[1]
     d = f - mean[:, None]
     variance = torch.einsum("rn,rn->r", d, d) / f.shape[1]
     xhat = d * torch.rsqrt(variance + eps)[:, None]
@@ -81,14 +91,16 @@ class _Once(torch.autograd.Function):
         return affine((f - mean) * rstd, weight, bias).to(x.dtype)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> Grads:
         x, weight, bias, mean, rstd = ctx.saved_tensors
         dx, dweight, dbias = gradients(dy, x, ctx.shape, weight, mean, rstd)
         return cast(dx, x), None, cast(dweight, weight), cast(dbias, bias), None
 
 
-def once(x: Tensor, normalized_shape: Shape, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+def once(
+    x: Tensor, normalized_shape: Shape, weight: Tensor | None, bias: Tensor | None, eps: float
+) -> Tensor:
     """The function of _Once."""
     y: Tensor = _Once.apply(x, normalized_shape, weight, bias, eps)
     return y

@@ -39,11 +39,23 @@ def affine(xhat: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
     return y if bias is None else y + wide(bias)
 
 
-def textbook(x: Tensor, normalized_shape: Shape, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+def textbook(
+    x: Tensor, normalized_shape: Shape, weight: Tensor | None, bias: Tensor | None, eps: float
+) -> Tensor:
     """Plain composed operations, differentiated by autograd to any order."""
     f = wide(x)
     mean, rstd = statistics(f, normalized_shape, eps)
     return affine((f - mean) * rstd, weight, bias).to(x.dtype)
+
+
+def output_promoted(
+    x: Tensor, normalized_shape: Shape, weight: Tensor | None, bias: Tensor | None, eps: float
+) -> Tensor:
+    """The dtype of y follows type promotion with the parameters: float32 for 16-bit x and float32 weight."""
+    f = wide(x)
+    mean, rstd = statistics(f, normalized_shape, eps)
+    dtype = x.dtype if weight is None else torch.promote_types(x.dtype, weight.dtype)
+    return affine((f - mean) * rstd, weight, bias).to(dtype)
 
 
 def project(g: Tensor, xhat: Tensor, shape: Shape) -> Tensor:
@@ -99,7 +111,8 @@ def hand_written(
             f = read_x(wide(x))
             mean, rstd = statistics(f, shape, eps)
             y = affine((f - mean) * rstd, weight, bias).to(x.dtype)
-            ctx.save_for_backward(x, weight, bias, mean, rstd)
+            # Autograd would notice that a saved x was changed: what is saved is then a copy.
+            ctx.save_for_backward(x if change_x is None else x.clone(), weight, bias, mean, rstd)
             ctx.shape, ctx.eps = shape, eps
             if change_x is not None:
                 change_x(wide(x), mean)
@@ -143,7 +156,9 @@ class Module(nn.Module):
     ) -> None:
         """The arguments of torch.nn.LayerNorm."""
         super().__init__()
-        self.normalized_shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+        self.normalized_shape = (
+            (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+        )
         self.eps = eps
         self.elementwise_affine = elementwise_affine
         place = {"device": device, "dtype": dtype}

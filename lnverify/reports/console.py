@@ -93,9 +93,10 @@ def _header(report: Report, console: Console) -> None:
     facts = [f"{report.operation}, profile {report.profile}, seed {report.seed}"]
     if report.strict:
         facts.append("strict")
-    facts.append(wording.environment_text(environment))
     console.print(title, soft_wrap=True)
-    _prose(Text(", ".join(f for f in facts if f), "dim"), console, indent=0)
+    for line in (", ".join(facts), wording.environment_text(environment)):
+        if line:
+            _prose(Text(line, "dim"), console, indent=0)
     console.print()
 
 

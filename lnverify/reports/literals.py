@@ -20,7 +20,7 @@ class UnwritableError(Exception):
 
 
 class Literals:
-    """Writes arrays for 'torch' or 'np'. special: whether inf or nan was written, which have to be imported."""
+    """Writes arrays for 'torch' or 'np'. special: whether inf or nan was written, to be imported."""
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix

@@ -28,9 +28,12 @@ def snippet(finding: Finding, target: str, environment: Mapping[str, Any] | None
     environment: the report's; its 'framework' and 'call_text' say how the target is called.
     """
     environment = environment or {}
-    framework = str(environment.get("framework") or "torch")
+    versions = environment.get("versions", {})
+    guessed = "torch" if "torch" in versions or target.startswith("torch.") or not versions else "numpy"
+    framework = str(environment.get("framework") or guessed)
     try:
-        if finding.operation != "layer_norm" or framework not in ("torch", "numpy"):
+        known = finding.operation == "layer_norm" and framework in ("torch", "numpy")
+        if not known or finding.smallest.case["module_action"]:
             raise UnwritableError
         writer = _Numpy if framework == "numpy" else _Torch
         return "\n".join(writer(finding, target, str(environment.get("call_text") or "")).lines()) + "\n"

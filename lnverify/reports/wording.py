@@ -218,6 +218,8 @@ def case_text(observation: Observation) -> str:
         words.append("create_graph")
     if case["threads"] is not None:
         words.append(count(case["threads"], "thread"))
+    if case["module_action"]:
+        words.append(f"module {case['module_action']}")
     return ", ".join(words)
 
 
@@ -241,7 +243,7 @@ def coverage_lines(report: Report) -> list[str]:
         total = sum(vacuous.values())
         top = ", ".join(f"{law} {n:,}" for law, n in Counter(vacuous).most_common(3))
         more = f", {len(vacuous) - 3} more laws" if len(vacuous) > 3 else ""
-        left.append(f"vacuous, for the bound admits anything: {total:,} ({top}{more})")
+        left.append(f"vacuous: {total:,} ({top}{more})")
     return [line for line in (lines[0], "; ".join(left)) if line]
 
 
@@ -255,7 +257,7 @@ def _range_text(name: str, values: Sequence[Any]) -> str:
 
 def _plain(value: Any) -> str:
     """Coverage entries are words, or lists of argument names; an empty list is 'none'."""
-    return value if isinstance(value, str) else "+".join(map(str, value)) or "none"
+    return (value if isinstance(value, str) else "+".join(map(str, value))) or "none"
 
 
 def inconclusive(report: Report) -> list[tuple[str, str]]:
@@ -310,10 +312,11 @@ def environment_text(environment: Mapping[str, Any]) -> str:
     """Versions and machine in one line: 'python 3.11.7, torch 2.13.0, Linux x86_64'."""
     words = []
     for name, value in environment.items():
-        if name in ("lnverify", "framework", "call_text"):
+        if name in ("lnverify", "framework", "call_text", "byteorder"):
             continue
         if name in ("versions", "frameworks") and isinstance(value, Mapping):
             words += [f"{n} {v}" for n, v in value.items() if f"{n} {v}" not in words]
         elif isinstance(value, str | int) and value != "" and not isinstance(value, bool):
-            words.append(str(value) if name in ("platform", "machine", "system") else f"{name} {value}")
+            bare = name in ("platform", "processor")
+            words.append(str(value) if bare else f"{value} {name}" if name == "cores" else f"{name} {value}")
     return ", ".join(words)

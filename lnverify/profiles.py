@@ -1,0 +1,38 @@
+"""Profiles: how much a run examines. Budgets are counts, never seconds, so that a seed gives the same findings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lnverify.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Profile:
+    """blocks: how many blocks of 121 grid cases (strategies.grid); recipes, small: Hypothesis examples per
+    dtype; cap: largest number of elements of a case in formats up to 32 bits, and cap64 in float64 (where the
+    oracle is ten times slower); effort: factor on the number of cases that laws with several runs look at;
+    shrink: budget of one finding, in model seconds (shrink.cost)."""
+
+    name: str
+    blocks: int
+    recipes: int
+    small: int
+    cap: int
+    cap64: int
+    effort: float
+    shrink: float
+
+
+PROFILES = {
+    "quick": Profile("quick", 1, 24, 40, 1 << 18, 1 << 17, 1.0, 1.0),
+    "ci": Profile("ci", 3, 150, 200, 1 << 20, 1 << 18, 3.0, 10.0),
+    "deep": Profile("deep", 11, 1000, 1000, 1 << 22, 1 << 22, 10.0, 10.0),
+}
+
+
+def profile(name: str) -> Profile:
+    """Look a profile up. Raises UsageError for an unknown one."""
+    if name not in PROFILES:
+        raise UsageError(f"unknown profile {name!r}: choose from {', '.join(PROFILES)}.")
+    return PROFILES[name]

@@ -1,0 +1,189 @@
+"""Support: what a subject can do in one dtype on one device, found by asking it ordinary inputs.
+
+What it refuses there is 'not supported' and listed; what it refuses later, on another input of a supported
+kind, is a finding (LN606). An ordinary input is 2 rows of 8, mean 0.5, every parameter present.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import Any
+
+from lnverify.case import Case
+from lnverify.errors import UsageError
+from lnverify.recipes import build
+from lnverify.subject import Subject
+
+EPS = (1e-5, 0.0, 1e-12, 1e-8, 1e-3, 0.1, 10.0)
+AFFINE = {"both": ("normal", "normal"), "weight": ("normal", None), "bias": (None, "normal"), "none": (None, None)}
+SECOND = ("d2x", "d2weight", "d2bias", "d2dy")
+
+
+@dataclass(frozen=True)
+class Support:
+    """What may be asked. ranks: batch ranks (0: x has normalized_shape alone); dims: numbers of normalised
+    dimensions; eps: values that are accepted; mixed: affine parts that it accepts in float32 beside a 16-bit x; seconds: for one call
+    of 2 x 8, and per element beyond; refused: sentences for what is not supported."""
+
+    subject: Subject
+    dtype: str
+    device: str
+    affine: tuple[str, ...]
+    ranks: tuple[int, ...]
+    dims: tuple[int, ...]
+    eps: tuple[float, ...]
+    outputs: tuple[str, ...]
+    mixed: tuple[str, ...]
+    seconds: tuple[float, float]
+    refused: tuple[str, ...]
+
+    def predicted(self, elements: int) -> float:
+        """Seconds that a call of so many elements should take."""
+        return self.seconds[0] + elements * self.seconds[1]
+
+
+def ordinary(subject: Subject, dtype: str, device: str, affine: str = "both", **changes: Any) -> Case:
+    """The ordinary input, in the shape that the subject is fixed to, if it is."""
+    fixed = subject.capabilities
+    weight, bias = AFFINE[affine]
+    recipe = {
+        "dtype": dtype, "batch": [2], "shape": list(fixed.fixed_shape or (8,)), "regime": "normal", "mean": 0.5,
+        "scale": 0, "weight": weight, "bias": bias, "dy": "normal", "seed": 1, "device": device,
+        "eps": 1e-5 if fixed.eps is None else fixed.eps, **changes,
+    }  # fmt: skip
+    return build(recipe)
+
+
+def find_support(subject: Subject, dtype: str, device: str) -> Support | str:
+    """Ask ordinary inputs. Returns the reason where the dtype is not supported at all."""
+    declared = subject.capabilities
+    refused: list[str] = []
+
+    def refusal(case: Case, *wanted: str) -> str | None:
+        return subject.run(case.request(*(wanted or ("y",)))).refusal
+
+    affine = []
+    first = ""
+    for name in declared.affine:
+        problem = refusal(ordinary(subject, dtype, device, name))
+        if problem is None:
+            affine.append(name)
+        else:
+            first = first or problem
+            refused.append(f"{dtype}: {_affine_text(name)} ({problem})")
+    if not affine:
+        return f"{dtype} on {device} is refused: {first}"
+    base = ordinary(subject, dtype, device, affine[0])
+    outputs = ["y"]
+    grads = [g for g in base.gradients() if g in declared.outputs]
+    answer = subject.run(base.request("y", *grads))
+    if answer.refusal is None:
+        outputs += [o for o in ("dx", "dweight", "dbias") if o in declared.outputs]
+    elif grads:
+        refused.append(f"{dtype}: gradients ({answer.refusal})")
+    for name in ("mean", "rstd"):
+        if name in declared.outputs and refusal(base, "y", name) is None:
+            outputs.append(name)
+    if "dx" in outputs:
+        outputs += _derivatives(subject, base, refused)
+    if subject.module is not None or declared.module:
+        outputs.append("module")
+    fixed = declared.fixed_shape
+    dims, ranks = [len(fixed)] if fixed else [1], [1]
+    if not fixed:
+        for count, shape in ((2, [2, 4]), (3, [2, 2, 2])):
+            if declared.max_dims is None or declared.max_dims >= count:
+                problem = refusal(ordinary(subject, dtype, device, affine[0], shape=shape))
+                if problem is None:
+                    dims.append(count)
+                else:
+                    refused.append(f"{dtype}: {count} normalised dimensions ({problem})")
+    for rank, batch in ((0, []), (2, [1, 2]), (3, [1, 2, 1])):
+        problem = refusal(ordinary(subject, dtype, device, affine[0], batch=batch))
+        if problem is None:
+            ranks.append(rank)
+        else:
+            refused.append(f"{dtype}: x with {rank} batch dimensions ({problem})")
+    eps = [declared.eps] if declared.eps is not None else []
+    if declared.eps is None:
+        for value in EPS:
+            problem = refusal(ordinary(subject, dtype, device, affine[0], eps=value))
+            if problem is None:
+                eps.append(value)
+            else:
+                refused.append(f"{dtype}: eps = {value:g} ({problem})")
+    mixed = []
+    if dtype in ("bfloat16", "float16") and declared.parameter_dtype == "input":
+        for name in affine:
+            case = ordinary(subject, dtype, device, name, parameters="float32")
+            wanted = [g for g in case.gradients() if g in outputs]
+            if name != "none" and refusal(case, "y", *wanted) is None:
+                mixed.append(name)
+    able = replace(subject, capabilities=replace(declared, outputs=tuple(outputs), affine=tuple(affine)))
+    return Support(
+        able, dtype, device, tuple(affine), tuple(sorted(ranks)), tuple(dims), tuple(eps), tuple(outputs), tuple(mixed),
+        _seconds(subject, dtype, device, affine[0], tuple(grads)), tuple(refused),
+    )  # fmt: skip
+
+
+def _affine_text(name: str) -> str:
+    return {"both": "weight with bias", "weight": "weight without bias", "bias": "bias without weight",
+            "none": "neither weight nor bias"}[name]  # fmt: skip
+
+
+def _derivatives(subject: Subject, base: Case, refused: list[str]) -> list[str]:
+    """Forward mode and double backward, as far as an ordinary input is answered."""
+    from lnverify.recipes import normal
+
+    arrays = dict(base.arrays)
+    for name in ("x", "weight", "bias"):
+        if base.has(name):
+            for prefix in "tv":
+                arrays[prefix + name] = type(arrays[name]).of(normal(3, arrays[name].shape), arrays[name].dtype)
+    case = replace(base, arrays=arrays, recipe=None)
+    found = []
+    if "ty" in subject.capabilities.outputs:
+        answer = subject.run(case.request("ty"))
+        if answer.refusal is None and "ty" in answer.arrays:
+            found.append("ty")
+        else:
+            refused.append(f"{base.dtype}: forward mode ({answer.refusal or 'no tangent'})")
+    second = [o for o in SECOND if o in subject.capabilities.outputs and o[2:] in case.arrays]
+    if second:
+        answer = subject.run(case.request(*second))
+        if answer.refusal is None and answer.arrays:
+            found += [o for o in SECOND if o in subject.capabilities.outputs]
+        else:
+            refused.append(f"{base.dtype}: double backward ({answer.refusal or 'no second derivatives'})")
+    return found
+
+
+def _seconds(subject: Subject, dtype: str, device: str, affine: str, grads: tuple[str, ...]) -> tuple[float, float]:
+    """Time of an ordinary call, and per element of a larger one (the second call of each: the first warms up)."""
+    fixed = subject.capabilities.fixed_shape
+    small = ordinary(subject, dtype, device, affine)
+    large = ordinary(subject, dtype, device, affine, batch=[64], shape=list(fixed or (256,)))
+    times = []
+    for case in (small, large):
+        for _ in range(2):
+            start = time.perf_counter()
+            subject.run(case.request("y", *grads))
+            last = time.perf_counter() - start
+        times.append(last)
+    return times[0], max(times[1] - times[0], 0.0) / max(large.size - small.size, 1)
+
+
+def require_dtypes(subject: Subject, wanted: tuple[str, ...] | None) -> tuple[str, ...]:
+    """The dtypes to examine, float64 first. Raises UsageError if the subject declares none of the wanted."""
+    order = ("float64", "float32", "bfloat16", "float16")
+    able = [d for d in order if d in subject.capabilities.dtypes]
+    if not wanted:
+        return tuple(able)
+    chosen = [d for d in order if d in wanted and d in able]
+    if not chosen:
+        raise UsageError(
+            f"{subject.target} declares {', '.join(able) or 'no dtype'}, none of {', '.join(wanted)}: "
+            "choose another --dtype or declare more."
+        )
+    return tuple(chosen)
