@@ -30,6 +30,8 @@ def __getattr__(name: str) -> Any:
     # Lazy: `import lnverify` must not pay for hypothesis, and `lnverify.subject` is a decorator and a module.
     import importlib
 
+    if name == "subject":  # the module is callable: it is the decorator too
+        return importlib.import_module("lnverify.subject")
     if name in _HOMES:
         return getattr(importlib.import_module(f"lnverify.{_HOMES[name]}"), name)
     raise AttributeError(f"module 'lnverify' has no attribute {name!r}")

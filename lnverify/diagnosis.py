@@ -83,9 +83,9 @@ def _scaled(ev: Evaluation, kind: str) -> Iterator[tuple[str, Float64Array]]:
 def _fits(ev: Evaluation, output: str, alternative: Float64Array, tier: str = "det") -> bool:
     """Whether a returned output lies within the bound around the alternative on every judged row.
 
-    The bound is scaled up where the alternative is larger than the exact result; in 16 bits the rounding points
-    are admitted; 8u|alternative| covers its own evaluation in float64. Where the alternative is no number, the
-    returned value must be none either.
+    For y the bound is scaled as the alternative's row is to the exact one; in 16 bits the rounding points are
+    admitted; 8u|alternative| covers its own evaluation in float64. Where the alternative is no number, the returned
+    value must be none either.
     """
     got = ev.output(output)
     if got is None or got.size != alternative.size:
@@ -93,13 +93,15 @@ def _fits(ev: Evaluation, output: str, alternative: Float64Array, tier: str = "d
     values = got.values.reshape(alternative.shape)
     fmt = FORMATS[got.dtype]
     with np.errstate(all="ignore"):
-        size = np.abs(ev.pair(output).hi)
-        scale = np.maximum(np.abs(alternative) / np.where(size > 0, size, 1.0), 1.0)
         bound = ev.bound(output, tier, fmt.precision <= 11 and output in ("y", "dx", "dweight"))
-        bound = bound * np.where(np.isfinite(scale), scale, 1.0) + 8 * ev.precision.compute.u * np.abs(alternative)
+        if output == "y":
+            size = np.abs(ev.pair(output).hi).max(axis=1, keepdims=True)
+            scale = np.maximum(np.abs(alternative).max(axis=1, keepdims=True) / np.where(size > 0, size, 1.0), 1.0)
+            bound = bound * np.where(np.isfinite(scale), scale, 1.0)
+        bound = bound + 8 * ev.precision.compute.u * np.abs(alternative)
         apart = distance(values, alternative, 0.0, fmt)
         near = np.where(np.isfinite(alternative), apart <= bound, ~np.isfinite(values))
-        skipped = ev._skipped(output, values)
+        skipped = ev.skipped(output, values)
         return bool((~skipped).any()) and bool((skipped | near).all())
 
 
@@ -187,6 +189,8 @@ def _backward_alternatives(ev: Evaluation) -> Iterator[tuple[str, Float64Array]]
         r = np.ldexp(1 / st.s, -st.exponent)[:, None]
         c1, c2 = mean(g), mean(g * st.xhat)
         bare = np.ldexp(1 / np.sqrt(st.var), -st.exponent)[:, None]
+        if FORMATS[case.dtype].precision <= 11:
+            yield STATISTICS_16, _rounded_backward(ev)["dx"]
         rest = np.where(st.var > 0, np.sqrt((st.var + st.eps) / st.var), np.inf)[:, None] * st.xhat
         if case.has("weight"):
             yield "weight is applied outside the means of the backward", r * gamma * inner(dy)
@@ -198,5 +202,3 @@ def _backward_alternatives(ev: Evaluation) -> Iterator[tuple[str, Float64Array]]
         yield "dx lacks the term of the variance", r * (g - c1)
         yield "the backward divides by N - 1", r * (g - c1 - st.xhat * c2 * n / max(n - 1, 1))
         yield "the backward leaves eps out", bare * (g - c1 - rest * mean(g * rest))
-        if FORMATS[case.dtype].precision <= 11:
-            yield STATISTICS_16, _rounded_backward(ev)["dx"]

@@ -144,9 +144,7 @@ class DoubleDouble:
             paired = part[:half] + part[half : 2 * half]
             if part.shape[0] % 2:
                 last = part[2 * half :]
-                paired = DoubleDouble(
-                    np.concatenate([paired.hi, last.hi]), np.concatenate([paired.lo, last.lo])
-                )
+                paired = DoubleDouble(np.concatenate([paired.hi, last.hi]), np.concatenate([paired.lo, last.lo]))
             part = paired
         return part[0]
 

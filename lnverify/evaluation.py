@@ -21,18 +21,13 @@ import numpy as np
 
 from lnverify.bounds import Bounds, Precision, Range, row_range
 from lnverify.case import Case
+from lnverify.derivative_bounds import DerivativeBounds
 from lnverify.floats import FORMATS, Float64Array, FloatArray, distance, error_in_ulp, quantum
-from lnverify.formulas import layer_norm as first_order
-from lnverify.formulas import layer_norm_second_order as second_order
-from lnverify.law import INAPPLICABLE, Outcome
+from lnverify.judgement import COLUMN_OUTPUTS, ROW_OUTPUTS, Judgement
+from lnverify.law import Outcome
 from lnverify.oracle import Exact, Pair
 from lnverify.protocol import Response
-from lnverify.running import Context, Running
 from lnverify.subject import Subject
-
-ROW_OUTPUTS = ("y", "dx", "ty", "d2x", "d2dy")  # shape of x
-COLUMN_OUTPUTS = ("dweight", "dbias", "d2weight", "d2bias")  # shape of a parameter
-PLAIN = {"y": "y", "dx": "dx", "dweight": "dweight", "dbias": "dbias", "ty": "the jvp's tangent of y"}
 
 
 @dataclass
@@ -45,58 +40,6 @@ class Stopwatch:
     def timed(self, stage: str, start: float) -> None:
         """Add the time since `start` (time.perf_counter) to a stage."""
         self.seconds[stage] = self.seconds.get(stage, 0.0) + time.perf_counter() - start
-
-
-@dataclass(frozen=True)
-class Judgement:
-    """One output against its bound. state: holds, violated, vacuous, unjudged (range), missing, refused, shape.
-
-    ratio: the largest error over bound; index, expected, got, bound: where it is; ulps: the largest error of
-    a judged element in ulps of the output; range_note: what happened in rows that are not judged, or ''.
-    """
-
-    output: str
-    state: str
-    ratio: float = 0.0
-    index: tuple[int, ...] = ()
-    expected: float | None = None
-    got: float | None = None
-    bound: float | None = None
-    ulps: float = 0.0
-    range_note: str = ""
-    message: str = ""
-
-    def outcome(self, cause: str, message: str | None = None, violated: bool | None = None) -> Outcome:
-        """The Outcome of a law that takes this judgement as it is."""
-        bad = self.state == "violated" if violated is None else violated
-        if self.state in ("refused", "missing", "shape", "unjudged"):
-            return INAPPLICABLE
-        if self.state == "vacuous" and not bad:
-            return Outcome("vacuous", self.ratio, self.output)
-        return Outcome(
-            "violated" if bad else "holds",
-            self.ratio,
-            self.output,
-            self.index,
-            (message or self.sentence()) if bad else "",
-            cause if bad else "",
-            self.expected,
-            self.got,
-            self.bound,
-        )
-
-    def sentence(self) -> str:
-        """'y differs from the exact value by 41 ulp at [3, 7], 8.2 times the bound.'"""
-        where = "[" + ", ".join(map(str, self.index)) + "]" if self.index else ""
-        name = PLAIN.get(self.output, self.output)
-        if self.got is None or self.expected is None:
-            return f"{name}: {self.state}."
-        if self.got != self.got:
-            return f"{name}{where} is NaN where {self.expected:.9g} is right."
-        return (
-            f"{name}{where} is {self.got:.9g}, exact {self.expected:.9g}: "
-            f"{self.ratio:.3g} times what any summation order may deviate."
-        )
 
 
 class Evaluator:
@@ -132,10 +75,11 @@ class Evaluation:
 
     def __init__(self, case: Case, evaluator: Evaluator, response: Response | None = None) -> None:
         """`response`: a stored answer to judge instead of running the subject (replay)."""
-        self._asked, self.evaluator = case, evaluator
+        self.asked, self.evaluator = case, evaluator
         self._stored = response
-        self._judged: dict[tuple[str, str, bool], Judgement] = {}
+        self.judged: dict[tuple[str, str, bool], Judgement] = {}
         self._bounds: dict[tuple[str, bool], Bounds] = {}
+        self._second: dict[str, DerivativeBounds] = {}
         self._responses: dict[tuple[str, ...], Response] = {}
 
     @property
@@ -156,7 +100,7 @@ class Evaluation:
         if not fresh and wanted in self._responses:
             return self._responses[wanted]
         start = time.perf_counter()
-        response = self.subject.run(self._asked.request(*wanted))
+        response = self.subject.run(self.asked.request(*wanted))
         self.evaluator.stopwatch.timed("subject", start)
         self.evaluator.stopwatch.requests += 1
         if not fresh:
@@ -165,7 +109,7 @@ class Evaluation:
 
     def _wanted(self) -> tuple[str, ...]:
         can = self.subject.capabilities.outputs
-        grads = self._asked.gradients() if self._asked.has("dy") else ()
+        grads = self.asked.gradients() if self.asked.has("dy") else ()
         return ("y", *(o for o in ("mean", "rstd") if o in can), *(g for g in grads if g in can))
 
     @cached_property
@@ -176,7 +120,7 @@ class Evaluation:
     @cached_property
     def case(self) -> Case:
         """The case as the subject saw it: with dy = 'output' it holds the dy that the subject reported."""
-        asked = self._asked
+        asked = self.asked
         if asked.layouts.get("dy") == "output":
             reported = self.response.arrays.get("dy")
             if reported is not None and reported.shape == asked.arrays["x"].shape:
@@ -194,7 +138,7 @@ class Evaluation:
     @cached_property
     def second_order(self) -> Response:
         """The response of the double backward for every argument of the case, and dy."""
-        names = [f"d2{a}" for a in ("x", "weight", "bias") if self._asked.has(a)] + ["d2dy"]
+        names = [f"d2{a}" for a in ("x", "weight", "bias") if self.asked.has(a)] + ["d2dy"]
         return self.ask(*(n for n in names if n in self.subject.capabilities.outputs))
 
     # What is right
@@ -240,57 +184,17 @@ class Evaluation:
         exact = self.exact
         start = time.perf_counter()
         if output == "ty" or output.startswith("d2"):
-            value = self._running(output, tier)
+            value = self._derivatives(tier).bound(output)
         else:
             value = self.bounds(tier, points).of(output)
         assert exact is self.exact
         self.evaluator.stopwatch.timed("bound", start)
         return value
 
-    def _running(self, output: str, tier: str) -> Float64Array:
-        cache: dict[tuple[str, str], dict[str, Running]] = self.__dict__.setdefault("_runs", {})
-        kind = "jvp" if output == "ty" else "double"
-        if (kind, tier) not in cache:
-            cache[kind, tier] = self._evaluate_running(kind, tier)
-        key = {"ty": "y_dot", "d2x": "x_bar2", "d2weight": "gamma_bar2", "d2bias": "beta_bar2", "d2dy": "y_bar_bar2"}
-        result = cache[kind, tier][key[output]]
-        name = output.removeprefix("d2")
-        out = FORMATS[self.case.arrays[name].dtype] if name in self.case.arrays else self.precision.output
-        with np.errstate(all="ignore"):
-            error = result.error
-            if output == "d2x":
-                error = np.ldexp(error, -self.exact.exponent[:, None])
-            extra = self.precision.compute.u * np.abs(self.exact.pair(output).hi)
-            return np.asarray(error + extra + out.tiny + self.precision.compute.tiny)
-
-    def _evaluate_running(self, kind: str, tier: str) -> dict[str, Running]:
-        """The generated derivative in running errors, x seeded for forms on raw data (running.seed)."""
-        case, st = self.case, self.exact.statistics
-        # In 16 bits derivatives of derivatives are built op by op in the storage format: that is admitted.
-        compute = self.precision.output if self.precision.output.precision <= 11 else self.precision.compute
-        context = Context(compute, tier)
-        suffix = {(1, 1): "", (1, 0): "_weight", (0, 1): "_bias", (0, 0): "_plain"}[
-            int(case.has("weight")), int(case.has("bias"))
-        ]
-        present = [p for p in ("weight", "bias") if case.has(p)]
-        with np.errstate(all="ignore"):
-            centred = st.x - st.x0[:, None]
-            x = context.seed(centred, st.x0, st.mu, case.n)
-            given = [x, *(context.exact(case.vector(p)) for p in present), context.exact(st.eps)]
-            scaled = -self.exact.exponent[:, None]
-
-            def tangent(name: str) -> Running:
-                shape = (case.rows, case.n) if name.endswith("x") else (case.n,)
-                values = case.arrays[name].values.reshape(shape) if case.has(name) else np.zeros(shape)
-                return context.exact(np.ldexp(values, scaled) if name.endswith("x") else values)
-
-            if kind == "jvp":
-                given += [tangent("tx"), *(tangent(f"t{p}") for p in present)]
-                result: dict[str, Running] = getattr(first_order, f"layer_norm{suffix}_jvp")(*given)
-            else:
-                given += [context.exact(case.matrix("dy")), tangent("vx"), *(tangent(f"v{p}") for p in present)]
-                result = getattr(second_order, f"layer_norm{suffix}_vjp_vjp")(*given)
-        return {name: context.lift(value) for name, value in result.items()}
+    def _derivatives(self, tier: str) -> DerivativeBounds:
+        if tier not in self._second:
+            self._second[tier] = DerivativeBounds(self.case, self.exact, self.precision, tier)
+        return self._second[tier]
 
     # Judging
 
@@ -302,9 +206,9 @@ class Evaluation:
     def judge(self, output: str, tier: str = "det", points: bool = False) -> Judgement:
         """Judge one output (y, mean, rstd, dx, dweight, dbias, ty, d2x, d2weight, d2bias, d2dy)."""
         key = (output, tier, points)
-        if key not in self._judged:
-            self._judged[key] = self._judge(output, tier, points)
-        return self._judged[key]
+        if key not in self.judged:
+            self.judged[key] = self._judge(output, tier, points)
+        return self.judged[key]
 
     def _judge(self, output: str, tier: str, points: bool) -> Judgement:
         got = self.output(output)
@@ -330,7 +234,7 @@ class Evaluation:
             return judgement, "points"
         return judgement, "last place" if judgement.ulps <= 1 else "violated"
 
-    def _skipped(self, output: str, returned: Float64Array) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
+    def skipped(self, output: str, returned: Float64Array) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
         """Elements that are not judged, in the output's shape."""
         broken = ~np.isfinite(self.case.matrix("x")).all(axis=1)
         limits = self.range
@@ -353,7 +257,9 @@ class Evaluation:
         """Judge given values as this output of this case; `dtype` is the format that they were rounded to."""
         exact, bound = self.pair(output), self.bound(output, tier, points)
         # A result wider than its due format is judged by the due one: the dtype has a law of its own.
-        due = self.case.arrays.get(output[1:], self.case.arrays["x"]).dtype if output.startswith("d") else self.case.dtype
+        due = (
+            self.case.arrays.get(output[1:], self.case.arrays["x"]).dtype if output.startswith("d") else self.case.dtype
+        )
         fmt = FORMATS[due] if FORMATS[dtype].precision > FORMATS[due].precision else FORMATS[dtype]
         start = time.perf_counter()
         with np.errstate(all="ignore"):
@@ -362,7 +268,7 @@ class Evaluation:
             blind = ~np.isfinite(bound)
             ratio = np.where(apart == 0, 0.0, apart / np.where(blind, 1.0, bound))
             ratio = np.where(blind, 0.0, ratio)
-            skipped = self._skipped(output, returned)
+            skipped = self.skipped(output, returned)
             wrong = skipped & (ratio > 1) & ~np.isnan(exact.hi)
             ratio = np.where(skipped, 0.0, ratio)
         note = self._range_note(output, returned, wrong)
@@ -399,14 +305,21 @@ class Evaluation:
         if output in ROW_OUTPUTS:
             row = np.unravel_index(at[0], batch) if batch else ()
             return tuple(int(i) for i in (*row, *np.unravel_index(at[1], self.case.normalized_shape)))
-        return tuple(int(i) for i in np.unravel_index(at[0], self.case.normalized_shape if output in COLUMN_OUTPUTS else batch or (1,)))
+        return tuple(
+            int(i)
+            for i in np.unravel_index(at[0], self.case.normalized_shape if output in COLUMN_OUTPUTS else batch or (1,))
+        )
 
-    def _range_note(self, output: str, returned: Float64Array, wrong: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> str:
+    def _range_note(
+        self, output: str, returned: Float64Array, wrong: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
+    ) -> str:
         if not wrong.any():
             return ""
         at = np.unravel_index(int(np.argmax(wrong)), wrong.shape)
         value = returned[at]
-        kind = "NaN" if np.isnan(value) else "infinity" if np.isinf(value) else "zero" if value == 0 else "a wrong value"
+        kind = (
+            "NaN" if np.isnan(value) else "infinity" if np.isinf(value) else "zero" if value == 0 else "a wrong value"
+        )
         return f"{output}{list(self.place(output, tuple(int(i) for i in at)))} is {kind}"
 
     def compare(self, other: Evaluation, output: str, scale: float | Float64Array = 1.0) -> Judgement:
@@ -423,14 +336,18 @@ class Evaluation:
         exact_a, exact_b = self.pair(output), other.pair(output)
         with np.errstate(all="ignore"):
             limit = self.bound(output) + np.abs(scale) * other.bound(output)
-            limit = limit + 0.5 * quantum(a, FORMATS[mine.dtype]) + 0.5 * np.abs(scale) * quantum(b, FORMATS[theirs.dtype])
+            limit = (
+                limit + 0.5 * quantum(a, FORMATS[mine.dtype]) + 0.5 * np.abs(scale) * quantum(b, FORMATS[theirs.dtype])
+            )
             expected = (exact_a.hi - scale * exact_b.hi) + (exact_a.lo - scale * exact_b.lo)
             got = a - scale * b
             apart = np.abs(got - expected)
             blind = ~np.isfinite(limit)
             # An infinity is overflow, which the accuracy laws judge run by run.
-            skipped = self._skipped(output, a) | other._skipped(output, b) | np.isinf(a) | np.isinf(b)
-            ratio = np.where(blind | skipped, 0.0, np.where(np.isnan(apart), np.inf, apart / np.where(blind, 1.0, limit)))
+            skipped = self.skipped(output, a) | other.skipped(output, b) | np.isinf(a) | np.isinf(b)
+            ratio = np.where(
+                blind | skipped, 0.0, np.where(np.isnan(apart), np.inf, apart / np.where(blind, 1.0, limit))
+            )
         if not (~blind & ~skipped).any():
             return Judgement(output, "vacuous")
         at = np.unravel_index(int(np.argmax(ratio)), ratio.shape)

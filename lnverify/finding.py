@@ -84,7 +84,10 @@ class Observation:
 
 @dataclass(frozen=True)
 class Finding:
-    """A violated or crashed law in one dtype on one device."""
+    """A violated or crashed law in one dtype on one device.
+
+    capabilities: the subject's Capabilities as plain data, so that laws can judge the stored answers again.
+    """
 
     law: str
     name: str
@@ -98,6 +101,7 @@ class Finding:
     worst_ratio: float
     smallest: Observation
     worst: Observation
+    capabilities: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def id(self) -> str:
@@ -118,7 +122,7 @@ class Finding:
             "cause": self.cause, "message": self.message, "worst_ratio": _number(self.worst_ratio),
             "smallest_case": self.smallest.to_json(), "worst_case": self.worst.to_json(),
             "outputs": dict(self.smallest.outputs), "expected": _number(self.smallest.expected),
-            "bound": _number(self.smallest.bound),
+            "bound": _number(self.smallest.bound), "capabilities": dict(self.capabilities),
         }  # fmt: skip
 
 
@@ -217,6 +221,7 @@ def report_from_json(data: Any) -> Report:
                 dtype=f["dtype"], device=f["device"], verdict=f["verdict"], cause=f["cause"],
                 message=f["message"], worst_ratio=float(f["worst_ratio"]),
                 smallest=_observation(f["smallest_case"]), worst=_observation(f["worst_case"]),
+                capabilities=f["capabilities"],
             )
             for f in data["findings"]
         ]  # fmt: skip

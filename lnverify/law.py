@@ -17,6 +17,8 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import pkgutil
+import sys
+import types
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -188,3 +190,14 @@ def select_laws(select: tuple[str, ...] | None = None, ignore: tuple[str, ...] |
     for selector in ignore or ():
         chosen -= matching(selector)
     return [laws[i] for i in sorted(chosen)]
+
+
+class _CallableModule(types.ModuleType):
+    """`lnverify.law` is this module, and the decorator too: `@lnverify.law("XY101", ...)`."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """See `law`."""
+        return law(*args, **kwargs)
+
+
+sys.modules[__name__].__class__ = _CallableModule

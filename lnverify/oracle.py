@@ -63,7 +63,7 @@ class Exact:
         self.x0 = x[:, 0] if case.n else np.zeros(case.rows)
         with np.errstate(all="ignore"):
             reach = np.abs(x).max(axis=1) if x.size else np.zeros(case.rows)
-            centred = DoubleDouble(x) - DoubleDouble(self.x0)[:, None] if self.wide else x - self.x0[:, None]
+            centred: Any = DoubleDouble(x) - DoubleDouble(self.x0)[:, None] if self.wide else x - self.x0[:, None]
             deviation = centred.hi if isinstance(centred, DoubleDouble) else centred
             if self.wide:
                 # x - x0 overflows near the end of the range: halve first.

@@ -32,16 +32,9 @@ def folder() -> Path:
     try:
         home = Path.home()
     except RuntimeError:
-        raise UsageError(
-            "there is no home folder for the report cache: set LNVERIFY_CACHE to a folder."
-        ) from None
+        raise UsageError("there is no home folder for the report cache: set LNVERIFY_CACHE to a folder.") from None
     if sys.platform == "win32":
-        return (
-            Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local")
-            / "lnverify"
-            / "Cache"
-            / "reports"
-        )
+        return Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local") / "lnverify" / "Cache" / "reports"
     base = home / "Library" / "Caches" if sys.platform == "darwin" else home / ".cache"
     return base / "lnverify" / "reports"
 
@@ -84,9 +77,7 @@ def newest() -> Path:
     """The report of the last run. Raises UsageError if there is none."""
     kept = _kept(folder())
     if not kept:
-        raise UsageError(
-            f"no report is kept in {str(folder())!r}: run `lnverify check` first, or name a report file."
-        )
+        raise UsageError(f"no report is kept in {str(folder())!r}: run `lnverify check` first, or name a report file.")
     return kept[0]
 
 

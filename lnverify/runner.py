@@ -36,7 +36,7 @@ SLOW = 2.0  # seconds that one case may take by the warm-up's estimate; slower s
 Progress = Callable[[int, int, str], None]
 
 
-class _Stop(Exception):
+class StopExamination(Exception):  # noqa: N818 - no error: it ends a run early
     """Ends a run early; its text is the report's `stopped`."""
 
 
@@ -84,7 +84,11 @@ class Examination:
         self.examine(first, once=True)
         for case in grid(self.support, self.profile, 0):
             self.examine(case)
-        for name, strategy, count in (("recipes", recipes(self.support, self.profile), self.recipes), ("small", small(self.support), self.small)):  # fmt: skip
+        drawn = (
+            ("recipes", recipes(self.support, self.profile), self.recipes),
+            ("small", small(self.support), self.small),
+        )
+        for name, strategy, count in drawn:
             seed = stream_seed(self.seed, "layer_norm", name, self.support.dtype, self.support.device)
             search(strategy, self.examine, count, seed)
 
@@ -92,7 +96,7 @@ class Examination:
         """Let every law judge a case; the ratio of y, for the search to push up."""
         self.index += 1
         if self.deadline is not None and time.monotonic() > self.deadline:
-            raise _Stop("time limit")
+            raise StopExamination("time limit")
         if self.progress is not None:
             self.progress(self.index, self.total, self.support.dtype)
         if self.support.predicted(case.size) > SLOW:
@@ -110,7 +114,7 @@ class Examination:
             self.tallies[law.id].add(case, outcome)
             informative |= outcome.informative and law.id in ("LN101", "LN201", "LN202", "LN203")
             if outcome.bad and law.severity == "error" and self.fail_fast:
-                raise _Stop("fail-fast")
+                raise StopExamination("fail-fast")
         if informative:
             self._cover(case)
         return self._ratio(evaluation)
@@ -125,7 +129,9 @@ class Examination:
         return (self.index + crc32(law.id.encode())) % stride == 0
 
     def _cover(self, case: Case) -> None:
-        affine = {(1, 1): "both", (1, 0): "weight", (0, 1): "bias", (0, 0): "none"}[int(case.has("weight")), int(case.has("bias"))]
+        affine = {(1, 1): "both", (1, 0): "weight", (0, 1): "bias", (0, 0): "none"}[
+            int(case.has("weight")), int(case.has("bias"))
+        ]
         for key, value in (("N", case.n), ("rows", case.rows), ("affine", affine), ("dtypes", case.dtype),
                            ("requires_grad", "+".join(case.requires_grad))):  # fmt: skip
             self.coverage.setdefault(key, set()).add(value)
@@ -133,8 +139,8 @@ class Examination:
     def _ratio(self, evaluation: Evaluation) -> float:
         best = 0.0
         for output in ("y", "dx", "dweight", "dbias"):
-            if (output, "det", False) in evaluation._judged:
-                best = max(best, evaluation._judged[output, "det", False].ratio)
+            if (output, "det", False) in evaluation.judged:
+                best = max(best, evaluation.judged[output, "det", False].ratio)
         return min(best, 1e9) if best == best else 1e9
 
     # Findings
@@ -154,12 +160,13 @@ class Examination:
                     if again.bad and again.cause == cause:
                         case, outcome, budget = known, again, budget / 4
                         break
-                smallest, why = Shrinker(check, budget, self.support.affine).run(case, outcome)
+                smallest, why = Shrinker(check, budget, self.support.affine, cause).run(case, outcome)
                 small.append(smallest)
                 worst_case, worst = violations.worst
                 found.append(finding(
                     tally.law, cause, self.observe(tally.law, smallest, why),
                     self.observe(tally.law, worst_case, worst), self.support.dtype, self.support.device, worst.state,
+                    self.support.subject.capabilities,
                 ))  # fmt: skip
         return found
 
@@ -199,8 +206,9 @@ def judge(law: Law, evaluation: Evaluation) -> Outcome:
     except LnverifyError:
         raise
     except Exception as error:
-        label = evaluation._asked.label
-        raise InternalError(f"law {law.id} failed on a case of its own ({label}): {type(error).__name__}: {error}.") from error  # fmt: skip
+        label = evaluation.asked.label
+        text = f"law {law.id} failed on a case of its own ({label}): {type(error).__name__}: {error}."
+        raise InternalError(text) from error
 
 
 def check(
@@ -250,10 +258,12 @@ def check(
                     not_supported.append(support)
                     continue
                 not_supported += support.refused
-                exam = Examination(support, laws, settings, seed, stopwatch, max_examples, fail_fast, deadline, progress)  # fmt: skip
+                exam = Examination(
+                    support, laws, settings, seed, stopwatch, max_examples, fail_fast, deadline, progress
+                )
                 try:
                     exam.run()
-                except (_Stop, KeyboardInterrupt) as stop:
+                except (StopExamination, KeyboardInterrupt) as stop:
                     report.stopped = str(stop) or "interrupted"
                 report.findings += exam.findings()
                 report.results += [t.result(dtype, device) for t in exam.tallies.values()]
@@ -285,7 +295,11 @@ def check(
 
 def gather(findings: list[Finding]) -> list[Finding]:
     """Give a gradient's finding without a cause of its own the named cause of the forward in its dtype."""
-    named = {f.dtype: f.cause for f in reversed(findings) if f.law.startswith(("LN10", "LN4")) and f.severity == "error" and f.cause not in GENERIC}
+    named = {
+        f.dtype: f.cause
+        for f in reversed(findings)
+        if f.law.startswith(("LN10", "LN4")) and f.severity == "error" and f.cause not in GENERIC
+    }
     return [replace(f, cause=named[f.dtype]) if f.cause in GENERIC and f.dtype in named else f for f in findings]
 
 
@@ -308,7 +322,9 @@ def _merged(sentences: list[str]) -> list[str]:
     for sentence in sentences:
         head, colon, rest = sentence.partition(": ")
         by_text.setdefault(rest if colon else sentence, []).append(head)
-    return [f"{', '.join(dict.fromkeys(heads))}: {text}" if text not in heads else text for text, heads in by_text.items()]
+    return [
+        f"{', '.join(dict.fromkeys(heads))}: {text}" if text not in heads else text for text, heads in by_text.items()
+    ]
 
 
 __all__ = ["DEFAULT_TARGET", "Examination", "check", "judge", "prod"]

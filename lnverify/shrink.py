@@ -28,11 +28,13 @@ def cost(case: Case) -> float:
 
 @dataclass
 class Shrinker:
-    """Greedy search from a violating case. `check` judges a candidate with the one law; budget in model seconds."""
+    """Greedy search from a violating case. `check` judges a candidate with the one law; budget in model seconds;
+    cause: the one to keep, '' for any."""
 
     check: Check
     budget: float
     affine: tuple[str, ...]
+    cause: str = ""
     calls: int = 0
 
     def run(self, case: Case, outcome: Outcome) -> tuple[Case, Outcome]:
@@ -68,7 +70,7 @@ class Shrinker:
         self.budget -= cost(case)
         self.calls += 1
         outcome = self.check(case)
-        return (case, outcome) if outcome.bad else None
+        return (case, outcome) if outcome.bad and self.cause in ("", outcome.cause) else None
 
     # Candidates
 
@@ -182,4 +184,3 @@ def take_columns(case: Case, columns: slice) -> Case:
         arrays[name] = FloatArray(array.dtype, np.ascontiguousarray(bits))
     n = len(range(*columns.indices(case.n)))
     return _cut(case, arrays, (n,))
-

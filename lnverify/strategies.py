@@ -77,7 +77,7 @@ def grid(support: Support, profile: Profile, seed: int = 0) -> Iterator[Case]:
     cap = profile.cap64 if dtype == "float64" else profile.cap
     fixed = support.subject.capabilities.fixed_shape
     for block in range(profile.blocks):
-        recipes = []
+        recipes: list[dict[str, Any]] = []
         for a in range(11):
             for b in range(11):
                 level = [(a + b * j + block * j * j) % 11 for j in range(11)]
@@ -91,7 +91,9 @@ def grid(support: Support, profile: Profile, seed: int = 0) -> Iterator[Case]:
                 scale = _scale(dtype, SCALES[level[8]], mean)
                 eps = EPS[level[5]]
                 value = float(eps) if not isinstance(eps, str) else float(2.0 ** min(max(2 * scale, -60), 6))
-                if value not in support.eps and (isinstance(eps, float) or support.subject.capabilities.eps is not None):
+                if value not in support.eps and (
+                    isinstance(eps, float) or support.subject.capabilities.eps is not None
+                ):
                     value = support.eps[level[5] % len(support.eps)]
                 weight, bias = AFFINE[affine]
                 recipes.append({
@@ -115,8 +117,9 @@ def stream_seed(*parts: Any) -> int:
 @contextlib.contextmanager
 def _no_local_constants() -> Iterator[None]:
     """Hypothesis mixes constants of the user's modules into its draws; a seed must not depend on them."""
-    from hypothesis.internal.conjecture import providers
+    from hypothesis.internal.conjecture import providers as private
 
+    providers: Any = private
     wanted = getattr(providers, "_get_local_constants", None)
     if wanted is None:
         yield
@@ -168,21 +171,31 @@ def recipes(support: Support, profile: Profile) -> Any:
 
     @st.composite
     def draw_case(draw: Any) -> Case:
-        n = prod(fixed) if fixed else draw(st.one_of(st.integers(1, 40), st.sampled_from([c for k in N_CLASSES for c in k])))
+        n = (
+            prod(fixed)
+            if fixed
+            else draw(st.one_of(st.integers(1, 40), st.sampled_from([c for k in N_CLASSES for c in k])))
+        )
         rows = min(draw(st.one_of(st.integers(1, 6), st.sampled_from(ROWS))), max(cap // n, 1))
         batch, shape = _shape(n, rows, draw(st.integers(0, 4)), support)
         affine = draw(st.sampled_from(support.affine))
         weight, bias = AFFINE[affine]
         mean = draw(st.sampled_from((0.0, 0.0, 1.0, 8.0, 64.0, 1e3, 1e4, 1e6)))
         scale = _scale(dtype, draw(st.one_of(st.just(0), st.integers(-30, 30))), mean)
-        near = [] if support.subject.capabilities.eps is not None else [float(2.0 ** min(max(2 * scale + k, -60), 6)) for k in (-2, 2)]
+        near = (
+            []
+            if support.subject.capabilities.eps is not None
+            else [float(2.0 ** min(max(2 * scale + k, -60), 6)) for k in (-2, 2)]
+        )
         return build({
             "dtype": dtype, "parameters": "float32" if affine in support.mixed and draw(st.booleans()) else None,
             "batch": batch, "shape": list(fixed) if fixed else shape, "regime": draw(st.sampled_from(REGIMES)),
             "mean": mean, "scale": scale, "eps": draw(st.sampled_from([*support.eps, *near])),
             "seed": draw(st.integers(0, 2**32 - 1)),
-            "weight": weight and draw(st.sampled_from(WEIGHTS)), "bias": bias and draw(st.sampled_from(("normal", "zeros", "large"))),
-            "dy": draw(st.sampled_from(DYS)), "grads": draw(st.sampled_from(GRADS)), "threads": draw(st.sampled_from((1, 2))),
+            "weight": weight and draw(st.sampled_from(WEIGHTS)),
+            "bias": bias and draw(st.sampled_from(("normal", "zeros", "large"))),
+            "dy": draw(st.sampled_from(DYS)), "grads": draw(st.sampled_from(GRADS)),
+            "threads": draw(st.sampled_from((1, 2))),
             "device": support.device,
         })  # fmt: skip
 
@@ -197,7 +210,7 @@ def small(support: Support) -> Any:
     fmt = FORMATS[dtype]
     fixed = support.subject.capabilities.fixed_shape
     top = 2.0**12 if dtype == "float16" else 2.0**40
-    width = {"float64": 64, "float32": 32}.get(dtype, 16 if dtype == "float16" else 32)
+    width: Any = {"float64": 64, "float32": 32}.get(dtype, 16 if dtype == "float16" else 32)
     number = st.one_of(
         st.integers(-64, 64).map(float),
         st.sampled_from([float(s * 2.0**k) for k in range(-12, 12) for s in (1, -1)] + [1000.5, 9999.0, 10000.0]),

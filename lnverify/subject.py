@@ -128,9 +128,7 @@ class Declaration:
         merged = Capabilities(**{**found, **said})
         if self.compute is None:
             return merged
-        compute = (
-            self.compute if isinstance(self.compute, Mapping) else dict.fromkeys(merged.dtypes, self.compute)
-        )
+        compute = self.compute if isinstance(self.compute, Mapping) else dict.fromkeys(merged.dtypes, self.compute)
         return replace(merged, compute=dict(compute))
 
 

@@ -22,9 +22,12 @@ SECOND = ("d2x", "d2weight", "d2bias", "d2dy")
 
 @dataclass(frozen=True)
 class Support:
-    """What may be asked. ranks: batch ranks (0: x has normalized_shape alone); dims: numbers of normalised
-    dimensions; eps: values that are accepted; mixed: affine parts that it accepts in float32 beside a 16-bit x; seconds: for one call
-    of 2 x 8, and per element beyond; refused: sentences for what is not supported."""
+    """What may be asked.
+
+    ranks: batch ranks (0: x has normalized_shape alone); dims: numbers of normalised dimensions; eps: values that are
+    accepted; mixed: affine parts that it accepts in float32 beside a 16-bit x; seconds: for one call of 2 x 8, and
+    per element beyond; refused: sentences for what is not supported.
+    """
 
     subject: Subject
     dtype: str

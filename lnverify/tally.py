@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 from lnverify.case import Case
 from lnverify.finding import Finding, Observation, Result
 from lnverify.law import Law, Outcome
 from lnverify.shrink import cost
+from lnverify.subject import Capabilities
 
 GENERIC = ("y is wrong", "dx is wrong", "dweight is wrong", "dbias is wrong")
 CAUSES_KEPT = 3
@@ -83,10 +84,13 @@ class Tally:
         )  # fmt: skip
 
 
-def finding(law: Law, cause: str, smallest: Observation, worst: Observation, dtype: str, device: str, state: str) -> Finding:
+def finding(
+    law: Law, cause: str, smallest: Observation, worst: Observation, dtype: str, device: str, state: str,
+    capabilities: Capabilities,
+) -> Finding:  # fmt: skip
     """A Finding of a law."""
     return Finding(
         law=law.id, name=law.name, severity=law.severity, operation=law.operation, dtype=dtype, device=device,
         verdict=state, cause=cause, message=smallest.message, worst_ratio=worst.ratio, smallest=smallest,
-        worst=worst,
+        worst=worst, capabilities=asdict(capabilities),
     )  # fmt: skip

@@ -52,9 +52,7 @@ def observation(
     return Observation(of.to_json(), outputs, message, ratio, output, index, expected, got, bound)
 
 
-def finding(
-    law: str, name: str, smallest: Observation, worst: Observation | None = None, **given: Any
-) -> Finding:
+def finding(law: str, name: str, smallest: Observation, worst: Observation | None = None, **given: Any) -> Finding:
     """A violated error law in the case's dtype, unless said otherwise."""
     worst = worst or smallest
     facts: dict[str, Any] = {
@@ -71,9 +69,7 @@ def result(law: str, name: str, dtype: str = "float32", verdict: str = "holds", 
     return Result(law, name, dtype=dtype, verdict=verdict, **{**facts, **given})
 
 
-def report(
-    results: list[Result] | None = None, findings: list[Finding] | None = None, **given: Any
-) -> Report:
+def report(results: list[Result] | None = None, findings: list[Finding] | None = None, **given: Any) -> Report:
     """A report on torch's layer_norm."""
     results = results or [
         result("LN101", "forward-accuracy"),
@@ -114,13 +110,9 @@ def violated() -> Report:
     """Two causes of error, one warning."""
     findings = reduction_findings()
     eps = case("float32", (1, 3), x=np.array([[0.0, 0.1, -2.5]]), eps=1e-5)
-    findings.append(
-        finding("LN101", "forward-accuracy", observation(eps, "y", (0, 2), -1.5, -1.4142128, 2e-7))
-    )
+    findings.append(finding("LN101", "forward-accuracy", observation(eps, "y", (0, 2), -1.5, -1.4142128, 2e-7)))
     small = observation(case("float16", (1, 2)), "y", (0, 1), 1.0, 0.998, 0.01, ratio=1.4)
-    findings.append(
-        finding("LN104", "rounding-points", small, severity="warning", cause="one rounding too many")
-    )
+    findings.append(finding("LN104", "rounding-points", small, severity="warning", cause="one rounding too many"))
     results = [
         result("LN101", "forward-accuracy", verdict="violated", worst_ratio=4.3e5),
         result("LN101", "forward-accuracy", "float16"),

@@ -30,9 +30,9 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("operation", "case", "protocol"),  # what is asked and answered
     ("formulas", "formulas.*"),  # what SymPy derives
     ("oracle",),  # what is right
-    ("bounds", "running"),  # how far off is admissible
+    ("bounds", "running", "derivative_bounds"),  # how far off is admissible
     ("recipes", "covering"),  # which cases there are
-    ("law", "subject", "finding", "profiles", "environment"),  # the nouns
+    ("law", "subject", "finding", "judgement", "profiles", "environment"),  # the nouns
     ("support", "warmup", "transcript"),  # what a subject can do, and did
     ("strategies", "evaluation", "host", "diagnosis"),  # a case drawn, asked, evaluated, explained
     ("laws", "laws.*", "adapters", "adapters.*"),  # laws and adapters never see each other

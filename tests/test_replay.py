@@ -79,8 +79,7 @@ def test_a_line_for_each_finding_and_status_1_while_one_is_violated(judge: Any) 
         f"{ids[2]}  LN203 dweight-accuracy  float32 cpu: still violated: {BAD.message}",
     ]
     assert result.stdout.splitlines()[4] == (
-        f"{ids[4]}  LN101 forward-accuracy  float32 cpu: no longer violated: "
-        "the stored output is within the bound"
+        f"{ids[4]}  LN101 forward-accuracy  float32 cpu: no longer violated: the stored output is within the bound"
     )
     assert {target for _, target in calls} == {None}
 
@@ -112,23 +111,17 @@ def test_one_finding_by_its_id(judge: Any) -> None:
     assert calls == [("LN101", None)]
     result = replay("r.json", "--finding", "00000000")
     assert result.exit_code == 2
-    assert result.stderr.startswith(
-        f"lnverify: the report has no finding '00000000': {report.findings[0].id}, "
-    )
+    assert result.stderr.startswith(f"lnverify: the report has no finding '00000000': {report.findings[0].id}, ")
 
 
 def test_status_3_where_nothing_is_violated_but_something_cannot_be_judged(judge: Any) -> None:
     judge(LN203=UsageError("this array was too large to be stored in full."))
     result = replay(write("r.json", samples.violated()))
     assert result.exit_code == 3
-    assert result.stdout.splitlines()[0].endswith(
-        "cannot be judged: this array was too large to be stored in full."
-    )
+    assert result.stdout.splitlines()[0].endswith("cannot be judged: this array was too large to be stored in full.")
 
 
-@pytest.mark.parametrize(
-    "error", [TargetError("there is no module 'x'."), FrameworkError("torch is missing.")]
-)
+@pytest.mark.parametrize("error", [TargetError("there is no module 'x'."), FrameworkError("torch is missing.")])
 def test_a_target_that_cannot_be_loaded_is_status_2(judge: Any, error: Exception) -> None:
     judge(LN203=error)
     result = replay(write("r.json", samples.violated()), "x")

@@ -107,9 +107,7 @@ def require(framework: str) -> Any:
         return importlib.import_module(framework)
     except ImportError as error:
         command = INSTALL.get(framework, f"pip install {framework}")
-        raise FrameworkError(
-            f"this target needs {framework}, which cannot be imported ({error}): {command}"
-        ) from None
+        raise FrameworkError(f"this target needs {framework}, which cannot be imported ({error}): {command}") from None
 
 
 def adapt(obj: Any, target: str, options: Declaration) -> Subject:
@@ -131,9 +129,7 @@ def _choose(obj: Any, target: str, options: Declaration) -> Any:
         return next(a for a in registry() if obj.kind in getattr(a, "KINDS", ()))
     if not callable(obj):
         kind = type(obj).__name__
-        raise TargetError(
-            f"{target!r} is a {kind}, not a callable: name a function, a class or a module object."
-        )
+        raise TargetError(f"{target!r} is a {kind}, not a callable: name a function, a class or a module object.")
     frameworks = {f for a in registry() if (f := getattr(a, "FRAMEWORK", None))}
     framework = options.framework or framework_of(obj)
     if framework not in frameworks:

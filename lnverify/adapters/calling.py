@@ -91,9 +91,7 @@ def named_gradients(returned: Any, arguments: tuple[str, ...], present: tuple[st
     if isinstance(returned, Mapping):
         unknown = [key for key in returned if key not in {f"d{name}" for name in arguments}]
         if unknown:
-            raise TypeError(
-                f"the backward returned {unknown[0]!r}, one of d{', d'.join(arguments)} is expected"
-            )
+            raise TypeError(f"the backward returned {unknown[0]!r}, one of d{', d'.join(arguments)} is expected")
         return {key: value for key, value in returned.items() if value is not None}
     if not isinstance(returned, tuple | list):
         returned = (returned,)

@@ -71,9 +71,7 @@ def _importing(folder: Path, text: str) -> Iterator[None]:
     except ModuleNotFoundError as error:
         top = (error.name or "").partition(".")[0]
         command = INSTALL.get(top, f"pip install {top}") if top else "install what it needs"
-        raise FrameworkError(
-            f"loading {text!r} needs the module {error.name!r}, not installed: {command}."
-        ) from None
+        raise FrameworkError(f"loading {text!r} needs the module {error.name!r}, not installed: {command}.") from None
     except (Exception, SystemExit) as error:
         frame = traceback.extract_tb(error.__traceback__)[-1]
         place = f"{frame.filename}, line {frame.lineno}"
@@ -117,9 +115,7 @@ def _module(name: str, text: str) -> ModuleType:
                 raise  # not the module that was named, but one that it needs: see _importing
             if missing == top:
                 hint = close(top, (*sys.modules, *INSTALL))
-                raise TargetError(
-                    f"there is no module {top!r}{hint}; name a module, or a file as ./k.py:f."
-                ) from None
+                raise TargetError(f"there is no module {top!r}{hint}; name a module, or a file as ./k.py:f.") from None
             parent = importlib.import_module(missing.rpartition(".")[0])
             last = missing.rpartition(".")[2]
             hint = close(last, (n for n in dir(parent) if not n.startswith("_")))
@@ -130,9 +126,7 @@ def _dotted(path: str, text: str) -> Any:
     """Import the longest prefix that is a module, then look the rest up."""
     parts = path.split(".")
     if not all(part.isidentifier() for part in parts):
-        raise TargetError(
-            f"{path!r} is neither a dotted name nor a Python file: write package.name or ./k.py:f."
-        )
+        raise TargetError(f"{path!r} is neither a dotted name nor a Python file: write package.name or ./k.py:f.")
     if len(parts) == 1:
         module = _module(path, text)
         return _only_subject(module, text)
@@ -163,14 +157,10 @@ def _only_subject(module: ModuleType, text: str) -> Any:
     marked = [n for n, v in own.items() if ATTRIBUTE in getattr(v, "__dict__", {})]
     if len(marked) == 1:
         return own[marked[0]]
-    names = marked or [
-        n for n, v in own.items() if str(getattr(v, "__module__", "")).startswith(module.__name__)
-    ]
+    names = marked or [n for n, v in own.items() if str(getattr(v, "__module__", "")).startswith(module.__name__)]
     names.sort(key=lambda n: "norm" not in n.lower())  # the likeliest first; the sort is stable
     listed = f" one of {', '.join(names[:8])}" if names else ""
-    raise TargetError(
-        f"{text!r} is a module, not a callable: name{listed or ' a function in it'} after a colon."
-    )
+    raise TargetError(f"{text!r} is a module, not a callable: name{listed or ' a function in it'} after a colon.")
 
 
 def companion(backward: Any, obj: Any, text: str) -> Any:

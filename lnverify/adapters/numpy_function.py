@@ -69,9 +69,7 @@ def adapt(obj: Any, target: str, options: Declaration) -> Subject:
             for name in (*names, "dy")
             if name in request.arrays and not (name == "dy" and request.layouts.get(name) == "output")
         }
-        return attempt(
-            lambda state: _run(state, request, held, obj, signature, returns, backward, output_dtype)
-        )
+        return attempt(lambda state: _run(state, request, held, obj, signature, returns, backward, output_dtype))
 
     return Subject(
         target=target,
@@ -153,7 +151,9 @@ def _run(
         own = request.layouts.get("dy") == "output"
         if own:
             state.arrays["dy"] = to_array(y, "dy", storage)
-        dy = y if own else held["dy"].array
+        # What is stored is what goes on: y in 16 bits has been rounded before it becomes dy.
+        rounded = own and storage not in NATIVE
+        dy = state.arrays["dy"].values.astype(np.float32) if rounded else y if own else held["dy"].array
         before = np.array(dy, copy=True)
         found = backward[1].call(backward[0], {**values, **saved_values(extra, named), "y": y, "dy": dy})
         arguments = operation(request.operation).arguments

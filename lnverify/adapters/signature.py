@@ -66,9 +66,7 @@ class Signature:
         for parameter in self.parameters:
             value = values.get(parameter.ours)
             if parameter.positional:
-                positional.append(
-                    parameter.default if value is None and parameter.default is not EMPTY else value
-                )
+                positional.append(parameter.default if value is None and parameter.default is not EMPTY else value)
             elif value is not None or parameter.default is EMPTY:
                 keywords[parameter.theirs] = value
         return function(*positional, **keywords)
@@ -151,13 +149,10 @@ def match(
     arguments = dict(arguments or {})
     for theirs, ours in arguments.items():
         if ours not in allowed:
-            raise SignatureError(
-                f"{label}: {theirs!r} is mapped to {ours!r}, which is none of {', '.join(allowed)}."
-            )
+            raise SignatureError(f"{label}: {theirs!r} is mapped to {ours!r}, which is none of {', '.join(allowed)}.")
     if found is None and not arguments:
         raise SignatureError(
-            f"{label} shows no parameter names: wrap it in a function "
-            "fn(x, normalized_shape, weight, bias, eps)."
+            f"{label} shows no parameter names: wrap it in a function fn(x, normalized_shape, weight, bias, eps)."
         )
     matched: list[Parameter] = []
     one_dim = not arguments.keys() & {"normalized_shape", "axis"}
@@ -189,9 +184,7 @@ def match(
     for theirs, ours in arguments.items():
         if not any_keyword:
             names = ", ".join(p.name for p in found or ())
-            raise SignatureError(
-                f"{label} has no parameter {theirs!r}, which is mapped to {ours!r}: it has {names}."
-            )
+            raise SignatureError(f"{label} has no parameter {theirs!r}, which is mapped to {ours!r}: it has {names}.")
         matched.append(Parameter(theirs, ours, False, EMPTY))
     first = allowed[0]
     if not any(m.ours == first for m in matched):
@@ -217,9 +210,7 @@ def match_pair(
     here = {p.name for p in forward or ()}
     to_forward = {k: v for k, v in declared.items() if k in here or k not in names}
     to_backward = {k: v for k, v in declared.items() if k in names}
-    return match(forward, label, to_forward), match(
-        backward, f"the backward of {label}", to_backward, BACKWARD
-    )
+    return match(forward, label, to_forward), match(backward, f"the backward of {label}", to_backward, BACKWARD)
 
 
 def fixed_eps(signature_has_eps: bool, declared: float | None, label: str) -> float | None:

@@ -106,9 +106,7 @@ class _Run:
         if tensor.untyped_storage().data_ptr() in self.storages:
             self.state.aliases.append(name)
 
-    def forward(
-        self, leaves: Tensors, call: Callable[[Tensors], Any]
-    ) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    def forward(self, leaves: Tensors, call: Callable[[Tensors], Any]) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
         """Call the subject and give what is wanted of its direct results."""
         import torch
 
@@ -149,9 +147,7 @@ class _Run:
             dy.requires_grad_()
         inputs = [leaves[n] for n in names]
         with torch.enable_grad():
-            grads = torch.autograd.grad(
-                y, inputs, dy, allow_unused=True, create_graph=request.create_graph or second
-            )
+            grads = torch.autograd.grad(y, inputs, dy, allow_unused=True, create_graph=request.create_graph or second)
         for name, grad in zip(names, grads, strict=True):
             if grad is not None and f"d{name}" in wanted:
                 self.give(f"d{name}", self.as_asked(grad, name, leaves))

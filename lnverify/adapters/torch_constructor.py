@@ -53,9 +53,7 @@ def constructor(build: Callable[..., Any], target: str, arguments: Mapping[str, 
             role = ""
         if role and role not in roles:
             roles[role] = p.name
-            integer = integer or (
-                role == "normalized_shape" and (p.name in WIDTHS or p.annotation in (int, "int"))
-            )
+            integer = integer or (role == "normalized_shape" and (p.name in WIDTHS or p.annotation in (int, "int")))
         elif p.default is EMPTY:
             raise SignatureError(
                 f"{target}: the constructor parameter {p.name!r} cannot be matched: give it a default, or "
@@ -101,9 +99,7 @@ def _constructor_parameters(build: Callable[..., Any]) -> list[inspect.Parameter
     return list(found.values())
 
 
-def find_parameters(
-    module: Any, shape: tuple[int, ...] | None, arguments: Mapping[str, str]
-) -> dict[str, str]:
+def find_parameters(module: Any, shape: tuple[int, ...] | None, arguments: Mapping[str, str]) -> dict[str, str]:
     """Names of the registered parameters that are weight and bias, by ours.
 
     shape: the normalized_shape; None where it is not known. Raises SignatureError for two alike.
@@ -116,8 +112,7 @@ def find_parameters(
             continue
         if ours in found:
             raise SignatureError(
-                f"two parameters look like {ours!r}, {found[ours]!r} and {name!r}: "
-                f"declare one, ?map={name}:{ours}."
+                f"two parameters look like {ours!r}, {found[ours]!r} and {name!r}: declare one, ?map={name}:{ours}."
             )
         found[ours] = name
     return found

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -18,11 +18,14 @@ import numpy as np
 from lnverify.adapters import require
 from lnverify.adapters.calling import first_line, quiet
 from lnverify.adapters.locate import source_of
-from lnverify.adapters.signature import SYNONYMS, Signature, fixed_eps, match, parameters
+from lnverify.adapters.signature import SYNONYMS, Signature, fixed_eps, match, our_name, parameters
 from lnverify.adapters.torch_call import Tensors, answer, outputs, scalars
 from lnverify.adapters.torch_constructor import Constructor, constructor, find_parameters
 from lnverify.adapters.torch_function import devices
+from lnverify.adapters.torch_module_actions import acted, holders
+from lnverify.adapters.torch_tensors import to_array
 from lnverify.errors import SignatureError
+from lnverify.floats import FloatArray
 from lnverify.operation import operation
 from lnverify.protocol import Request, Response
 from lnverify.subject import Declaration, Subject
@@ -49,6 +52,13 @@ class Kept:
     module: Any
     forward: Signature
     parameters: Mapping[str, tuple[str, Any]] = field(default_factory=dict)
+    acted: bool = False
+
+
+def _initial(module: Any) -> dict[str, FloatArray]:
+    """What a new module starts with, as `initial_weight` and `initial_bias`."""
+    found = {our_name(name.rpartition(".")[2], ("weight", "bias")): t for name, t in holders(module).items()}
+    return {f"initial_{ours}": to_array(tensor, ours) for ours, tensor in found.items()}
 
 
 def forward_signature(module: Any, target: str) -> Signature:
@@ -82,7 +92,17 @@ def adapt(obj: Any, target: str, options: Declaration) -> Subject:
         module = make(tuple(normalized_shape), eps, elementwise_affine, elementwise_affine and bias)
         return module.to(device=device, dtype=getattr(torch, dtype))
 
+    def act(request: Request) -> Kept:
+        """A module of its own for a request with an action."""
+        module = acted(torch, make, request, lambda m: find_parameters(m, request.normalized_shape, arguments))
+        registered = dict(module.named_parameters())
+        own = find_parameters(module, request.normalized_shape, arguments)
+        by_ours = {ours: (name, registered[name]) for ours, name in own.items() if ours in request.arrays}
+        return Kept(module, forward_signature(module, target), by_ours, acted=True)
+
     def get(request: Request) -> Kept:
+        if request.module_action:
+            return act(request)
         weight, bias = "weight" in request.arrays, "bias" in request.arrays
         dtype = request.arrays["weight" if weight else "bias" if bias else "x"].dtype
         key = (request.normalized_shape, request.eps, weight, bias, dtype, request.device)
@@ -110,7 +130,10 @@ def adapt(obj: Any, target: str, options: Declaration) -> Subject:
         def bind(request: Request, tensors: Tensors) -> tuple[dict[str, Any], Callable[[Tensors], Any]]:
             return _bind(torch, entry, request, tensors)
 
-        return answer(request, bind, options.returns or ("y",))
+        response = answer(request, bind, options.returns or ("y",))
+        if request.module_action.startswith("initial") and response.refusal is None:
+            return replace(response, arrays={**response.arrays, **_initial(entry.module)})
+        return response
 
     return Subject(
         target=target,
@@ -138,6 +161,10 @@ def _bind(
     leaves: dict[str, Any] = {"x": tensors["x"]}
     for ours, (_, parameter) in entry.parameters.items():
         tensor = tensors[ours].detach()
+        if entry.acted:  # what the module holds after its action is what is examined
+            parameter.requires_grad_(ours in request.requires_grad)
+            leaves[ours] = parameter
+            continue
         parameter.data = tensor if tensor.shape == parameter.shape else tensor.reshape(parameter.shape)
         parameter.requires_grad_(ours in request.requires_grad)
         leaves[ours] = parameter
@@ -153,11 +180,7 @@ def _bind(
         def replaced_call(*args: Any, **kwargs: Any) -> Any:
             return torch.func.functional_call(module, replaced, args, kwargs)
 
-        return (
-            replaced_call(given["x"])
-            if alone
-            else entry.forward.call(replaced_call, {**fixed, "x": given["x"]})
-        )
+        return replaced_call(given["x"]) if alone else entry.forward.call(replaced_call, {**fixed, "x": given["x"]})
 
     return leaves, call
 
@@ -180,14 +203,10 @@ def _class(obj: Any, target: str, options: Declaration) -> tuple[Any, dict[str, 
             modes[mode] = module
     if not modes:
         why = failures[0] if failures else "none of its parameters looks like a weight or a bias"
-        raise SignatureError(
-            f"{target} cannot be built as {make.shape}={PROBE[0] if make.width else PROBE}: {why}."
-        )
+        raise SignatureError(f"{target} cannot be built as {make.shape}={PROBE[0] if make.width else PROBE}: {why}.")
     probe = next(iter(modes.values()))
     forward_signature(probe, target)
-    eps = (
-        None if make.eps else fixed_eps(False, _eps_of(probe) if options.eps is None else options.eps, target)
-    )
+    eps = None if make.eps else fixed_eps(False, _eps_of(probe) if options.eps is None else options.eps, target)
     return make, {"affine": tuple(modes), "eps": eps, "max_dims": 1 if make.width else None}
 
 
@@ -199,9 +218,7 @@ def _prototype(obj: Any, target: str, options: Declaration) -> tuple[Any, dict[s
     if own is None and names:
         own = tuple(n for n in registered[next(iter(names.values()))].shape if n != 1)
     if own is None:
-        raise SignatureError(
-            f"{target}: the shape that this module normalises cannot be seen: name its class instead."
-        )
+        raise SignatureError(f"{target}: the shape that this module normalises cannot be seen: name its class instead.")
     shape = (own,) if isinstance(own, int) else tuple(int(n) for n in own)
     eps = fixed_eps(False, _eps_of(obj) if options.eps is None else options.eps, target)
     forward_signature(obj, target)

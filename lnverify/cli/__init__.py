@@ -8,15 +8,22 @@ exit status and at most one sentence: 0 holds, 1 violated, 2 usage, 3 inconclusi
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 import os
 import sys
 from typing import Any, NoReturn
 
 import click
 
-from lnverify.errors import LnverifyError
+from lnverify.errors import InternalError, LnverifyError
 
+# Not a docstring: \b, which keeps click from wrapping a paragraph, wants a string that is not raw.
+HELP = """Does a Layer Normalization compute what it should? Laws with proven bounds, and what breaks them.
+
+\b
+lnverify check                           torch.nn.functional.layer_norm
+lnverify check mypkg.nn:FusedLayerNorm   a class or function of yours
+lnverify check ./kernels.py:forward      a function in a file
+"""
 COMMANDS = ("check", "laws", "explain", "replay", "selftest")
 
 
@@ -40,6 +47,8 @@ class Group(click.Group):
         extra["prog_name"] = "lnverify"
         try:
             status = super().main(*args, **extra)
+        except InternalError as error:
+            sys.exit(_fault(error))
         except LnverifyError as error:
             sys.exit(_stop(str(error), error.exit_status))
         except click.Abort:
@@ -47,9 +56,7 @@ class Group(click.Group):
         except click.ClickException as error:
             sys.exit(_stop(_usage(error), 2))
         except Exception as error:
-            if os.environ.get("LNVERIFY_DEBUG") == "1":
-                sys.excepthook(*sys.exc_info())
-            sys.exit(_stop(_crash(error), 4))
+            sys.exit(_fault(error))
         sys.exit(status if isinstance(status, int) else 0)
 
 
@@ -66,32 +73,38 @@ def _usage(error: click.ClickException) -> str:
     return f"{message[:1].lower()}{message[1:]} (see `{path} --help`)."
 
 
-def _crash(error: Exception) -> str:
-    """What to do about a fault of lnverify itself."""
+def _fault(error: Exception) -> int:
+    """What to do about a fault of lnverify itself, in one sentence; the traceback if asked for."""
+    from importlib import metadata  # 40 ms that only a fault costs
+
     place = "the issue tracker of lnverify"
     try:
-        urls = importlib.metadata.metadata("lnverify").get_all("Project-URL") or []
-    except importlib.metadata.PackageNotFoundError:
+        urls = metadata.metadata("lnverify").get_all("Project-URL") or []
+    except metadata.PackageNotFoundError:
         urls = []
     for url in urls:
         name, _, address = url.partition(", ")
         if name.lower() in ("issues", "bug tracker", "tracker"):
             place = address
-    text = " ".join(str(error).split())
-    debug = "" if os.environ.get("LNVERIFY_DEBUG") == "1" else "; LNVERIFY_DEBUG=1 shows the traceback"
-    return (
-        f"this is a fault of lnverify, not of what it checks ({type(error).__name__}: {text}): "
-        f"please report it, with the command, at {place}{debug}."
-    )
+    debug = os.environ.get("LNVERIFY_DEBUG") == "1"
+    if debug:
+        sys.excepthook(*sys.exc_info())
+    text = " ".join(str(error).split()).rstrip(".")
+    what = text if isinstance(error, InternalError) else f"{type(error).__name__}: {text}"
+    more = "" if debug else "; LNVERIFY_DEBUG=1 shows the traceback"
+    sentence = f"this is a fault of lnverify, not of what it checks ({what}): "
+    return _stop(f"{sentence}please report it, with the command, at {place}{more}.", 4)
 
 
 def version() -> str:
     """The installed version, else that of the checkout."""
     if found := getattr(importlib.import_module("lnverify"), "__version__", None):
         return str(found)
+    from importlib import metadata
+
     try:
-        return importlib.metadata.version("lnverify")
-    except importlib.metadata.PackageNotFoundError:
+        return metadata.version("lnverify")
+    except metadata.PackageNotFoundError:
         return "(unknown version)"
 
 
@@ -101,7 +114,9 @@ def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> 
         ctx.exit()
 
 
-@click.group(cls=Group, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=Group, help=HELP, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]}
+)
 @click.option(
     "--version",
     is_flag=True,
@@ -112,14 +127,6 @@ def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> 
 )
 @click.pass_context
 def main(ctx: click.Context) -> None:
-    r"""Does a Layer Normalization compute what it should? Laws with proven bounds, and what breaks them.
-
-    \b
-    lnverify check                          torch.nn.functional.layer_norm, half a minute
-    lnverify check mypkg.nn:FusedLayerNorm  a class or function of yours
-    lnverify check ./kernels.py:forward     a function in a file
-
-    Exit status: 0 holds, 1 violated, 2 usage, 3 inconclusive, 4 a fault of lnverify itself.
-    """
+    """Without a command, say what there is."""
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())

@@ -21,6 +21,17 @@ if TYPE_CHECKING:
 
 DEFAULT_TARGET = "torch.nn.functional.layer_norm"
 PROFILES = ("quick", "ci", "deep")  # as in lnverify.profiles, which would import more than --help needs
+# Not a docstring: \b, which keeps click from wrapping a paragraph, wants a string that is not raw.
+HELP = """Check TARGETs against the laws; without one, torch.nn.functional.layer_norm.
+
+\b
+A target is [kind:]place[:name][?key=value&...]:
+  torch.nn.LayerNorm              a class or function by its dotted name
+  mypkg.nn:FusedLN?eps=1e-6       the same, with what it fixes
+  ./kernels.py:fwd?backward=bwd   functions in a file
+
+Exit status: 0 holds, 1 violated, 2 usage, 3 inconclusive, 4 a fault of lnverify itself.
+"""
 WORST_FIRST = (1, 3, 0)
 Progress = Callable[[int, int, str], None]
 
@@ -34,41 +45,23 @@ def seed_number(_ctx: click.Context, _param: click.Parameter, value: str) -> int
     return int(value)
 
 
-@click.command("check")
+@click.command("check", help=HELP, short_help="Check implementations against the laws.")
 @click.argument("targets", nargs=-1, metavar="[TARGET]...")
 @click.option("--operation", default="layer_norm", show_default=True, help="What the targets compute.")
-@click.option(
-    "--dtype", "dtypes", multiple=True, callback=words, metavar="fp32,bf16", help="Only these dtypes."
-)
-@click.option(
-    "--device", "devices", multiple=True, callback=words, metavar="cpu,cuda", help="Where. [default: cpu]"
-)
+@click.option("--dtype", "dtypes", multiple=True, callback=words, metavar="fp32,bf16", help="Only these dtypes.")
+@click.option("--device", "devices", multiple=True, callback=words, metavar="cpu,cuda", help="Where. [default: cpu]")
 @click.option("--profile", type=click.Choice(PROFILES), default="quick", show_default=True, help="How much.")
-@click.option(
-    "--select", multiple=True, callback=words, metavar="LN1,LN305", help="Only these laws or families."
-)
-@click.option(
-    "--ignore", multiple=True, callback=words, metavar="LN7", help="Leave these laws or families out."
-)
+@click.option("--select", multiple=True, callback=words, metavar="LN1,LN305", help="Only these laws or families.")
+@click.option("--ignore", multiple=True, callback=words, metavar="LN7", help="Leave these laws or families out.")
 @click.option("--strict", is_flag=True, help="Warnings make the verdict 'violated' too.")
 @click.option("-x", "--fail-fast", is_flag=True, help="Stop at the first violation.")
-@click.option(
-    "--seed", default="0", callback=seed_number, metavar="N|random", help="Other cases. [default: 0]"
-)
-@click.option(
-    "--max-examples", type=click.IntRange(min=1), metavar="N", help="Drawn cases per strategy and dtype."
-)
-@click.option(
-    "--time-limit", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS", help="Stop after."
-)
+@click.option("--seed", default="0", callback=seed_number, metavar="N|random", help="Other cases. [default: 0]")
+@click.option("--max-examples", type=click.IntRange(min=1), metavar="N", help="Drawn cases per strategy and dtype.")
+@click.option("--time-limit", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS", help="Stop after.")
 @click.option("-q", "--quiet", is_flag=True, help="The verdict line only.")
 @click.option("-v", "--verbose", is_flag=True, help="Every law in every dtype.")
-@click.option(
-    "--json", "json_path", type=click.Path(path_type=Path), metavar="FILE", help="Write the report."
-)
-@click.option(
-    "--junit", "junit_path", type=click.Path(path_type=Path), metavar="FILE", help="Write JUnit XML."
-)
+@click.option("--json", "json_path", type=click.Path(path_type=Path), metavar="FILE", help="Write the report.")
+@click.option("--junit", "junit_path", type=click.Path(path_type=Path), metavar="FILE", help="Write JUnit XML.")
 @click.option("--output-format", type=click.Choice(("text", "github")), default="text", show_default=True)
 @laws_option
 def command(
@@ -84,14 +77,7 @@ def command(
     operation: str,
     **options: Any,
 ) -> int:
-    r"""Check TARGETs against the laws; without one, torch.nn.functional.layer_norm.
-
-    \b
-    A target is [kind:]place[:name][?key=value&...]:
-      torch.nn.LayerNorm                  a class or function by its dotted name
-      mypkg.nn:FusedLN?eps=1e-6           the same, with what it fixes
-      ./kernels.py:fwd?backward=bwd       functions in a file
-    """
+    """Find what is wrong with the arguments, then check target after target."""
     from lnverify import report_cache
     from lnverify.floats import canonical_dtype
     from lnverify.law import select_laws
@@ -155,9 +141,7 @@ def progress_bar(title: str, *, shown: bool = True) -> Iterator[Progress | None]
 
     console = Console(stderr=True, markup=False, highlight=False)
     columns = (TextColumn("{task.fields[title]}", markup=False), BarColumn(), TimeElapsedColumn())
-    with Progress(
-        *columns, TextColumn("{task.description}", markup=False), console=console, transient=True
-    ) as bar:
+    with Progress(*columns, TextColumn("{task.description}", markup=False), console=console, transient=True) as bar:
         task = bar.add_task("", title=title, total=None)
 
         def progress(done: int, total: int, text: str) -> None:

@@ -56,17 +56,13 @@ def load_file(path: Path) -> None:
         raise
     except Exception as error:  # the file is the user's: whatever it raises is told in one sentence
         text = " ".join(str(error).split())
-        raise UsageError(
-            f"the laws of {str(path)!r} were not loaded: {type(error).__name__}: {text}"
-        ) from None
+        raise UsageError(f"the laws of {str(path)!r} were not loaded: {type(error).__name__}: {text}") from None
     if not any(entry.check.__module__ == name for entry in REGISTRY.values()):
         raise UsageError(f"{str(path)!r} registers no law: decorate a function with @lnverify.law.law(...).")
 
 
 @click.command("laws")
-@click.option(
-    "--select", multiple=True, callback=words, metavar="LN1,LN305", help="Only these laws or families."
-)
+@click.option("--select", multiple=True, callback=words, metavar="LN1,LN305", help="Only these laws or families.")
 @laws_option
 def command(select: tuple[str, ...] | None) -> int:
     """List the laws: id, severity, name and claim, by family."""

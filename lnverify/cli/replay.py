@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from lnverify.law import Outcome
 
 
-@click.command("replay")
+@click.command("replay", short_help="Judge the findings of a report again.")
 @click.argument("report", required=False)
 @click.argument("target", required=False)
 @click.option("--finding", "chosen", multiple=True, callback=words, metavar="ID", help="Only these findings.")
@@ -37,9 +37,7 @@ def command(report: str | None, target: str | None, chosen: tuple[str, ...] | No
     reports = load_report(locate(report))
     findings = pick(reports, chosen)
     if not findings:
-        click.echo(
-            f"nothing to replay: the report on {', '.join(r.subject for r in reports)} has no findings."
-        )
+        click.echo(f"nothing to replay: the report on {', '.join(r.subject for r in reports)} has no findings.")
         return 0
     words_seen = []
     for finding in findings:

@@ -7,7 +7,7 @@ import click
 from lnverify.cli.check import progress_bar
 
 
-@click.command("selftest")
+@click.command("selftest", short_help="Show that the laws catch known bugs.")
 @click.option("-q", "--quiet", is_flag=True, help="The last line only.")
 def command(quiet: bool) -> int:
     """Show that each wrong implementation is caught, and by which laws, and that no correct one is.
@@ -32,11 +32,7 @@ def command(quiet: bool) -> int:
         for name in (title, "", "violates"):
             table.add_column(name, no_wrap=name != "violates")
         for name, kind, laws, ok, note in rows:
-            word = (
-                ("caught" if kind == "mutant" else "holds")
-                if ok
-                else ("MISSED" if kind == "mutant" else "ACCUSED")
-            )
+            word = ("caught" if kind == "mutant" else "holds") if ok else ("MISSED" if kind == "mutant" else "ACCUSED")
             facts = " ".join(laws) + (f"  ({note})" if note else "")
             table.add_row(name, Text(word, "green" if ok else "bold red"), Text(facts))
         console.print(table)

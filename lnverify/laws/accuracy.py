@@ -200,7 +200,8 @@ def eps_inside_root(ev: Evaluation) -> Outcome:
             continue
         cause = explains(again, "eps")
         if cause:
-            text = f"With eps = {case.eps:.4g} beside a variance of {variance:.4g}, {judgement.sentence()} {cause[0].upper() + cause[1:]}."
+            text = f"With eps = {case.eps:.4g} beside a variance of {variance:.4g}, {judgement.sentence()}"
+            text += f" {cause[0].upper()}{cause[1:]}."
             return replace(judgement.outcome(cause, text), case=case)
     return outcome
 

@@ -32,13 +32,14 @@ def _row_apart(a: Evaluation, row_a: int, b: Evaluation, row_b: int, name: str) 
     if one is None or two is None or one.size != a.case.size or two.size != b.case.size:
         return 0.0
     points = a.case.dtype in ("bfloat16", "float16")
-    first = one.values.reshape(a.case.rows, a.case.n)[row_a]
-    second = two.values.reshape(b.case.rows, b.case.n)[row_b]
-    if a._skipped(name, one.values.reshape(a.case.rows, a.case.n))[row_a].any() or b._skipped(name, two.values.reshape(b.case.rows, b.case.n))[row_b].any():  # fmt: skip
+    left, right = one.values.reshape(a.case.rows, a.case.n), two.values.reshape(b.case.rows, b.case.n)
+    first, second = left[row_a], right[row_b]
+    if a.skipped(name, left)[row_a].any() or b.skipped(name, right)[row_b].any():
         return 0.0
+    cell = 1.0 if points else 0.5
     with np.errstate(all="ignore"):
         limit = a.bound(name, "det", points)[row_a] + b.bound(name, "det", points)[row_b]
-        limit = limit + quantum(first, FORMATS[one.dtype]) * (1.0 if points else 0.5) + quantum(second, FORMATS[two.dtype]) * (1.0 if points else 0.5)  # fmt: skip
+        limit = limit + cell * (quantum(first, FORMATS[one.dtype]) + quantum(second, FORMATS[two.dtype]))
         apart = np.abs(first - second)
         ratio = np.where(np.isfinite(limit), np.where(np.isnan(apart), np.inf, apart / limit), 0.0)
         # Infinities are overflow, which LN101 judges; equal NaN rows are equal.
@@ -47,10 +48,19 @@ def _row_apart(a: Evaluation, row_a: int, b: Evaluation, row_b: int, name: str) 
 
 
 def _row_outputs(ev: Evaluation) -> list[str]:
-    return ["y"] + (["dx"] if ev.case.has("dy") and "dx" in ev.case.gradients() and "dx" in ev.subject.capabilities.outputs else [])
+    return ["y"] + (
+        ["dx"] if ev.case.has("dy") and "dx" in ev.case.gradients() and "dx" in ev.subject.capabilities.outputs else []
+    )
 
 
-@law("LN601", name="row-alone", severity="error", limit=24, max_elements=1 << 16, source=ROWS + "; pytorch/pytorch#149301")
+@law(
+    "LN601",
+    name="row-alone",
+    severity="error",
+    limit=24,
+    max_elements=1 << 16,
+    source=ROWS + "; pytorch/pytorch#149301",
+)
 def row_alone(ev: Evaluation) -> Outcome:
     """A row alone gives what it gives within a batch, in y and dx.
 
@@ -67,12 +77,20 @@ def row_alone(ev: Evaluation) -> Outcome:
             ratio = _row_apart(ev, row, alone, 0, name)
             worst = max(worst, ratio)
             if ratio > 1:
-                text = f"Row {row} of {case.rows} differs in {name} from the same row alone, {ratio:.3g} times the sum of both bounds."
+                text = f"Row {row} of {case.rows} differs in {name} from the same row alone, "
+                text += f"{ratio:.3g} times the sum of both bounds."
                 return Outcome("violated", ratio, name, (row,), text, ROWS_CAUSE)
     return Outcome("holds", worst, "y")
 
 
-@law("LN602", name="batch-invariance", severity="error", limit=16, max_elements=1 << 15, source="declared by the subject (batch_invariant)")
+@law(
+    "LN602",
+    name="batch-invariance",
+    severity="error",
+    limit=16,
+    max_elements=1 << 15,
+    source="declared by the subject (batch_invariant)",
+)
 def batch_invariance(ev: Evaluation) -> Outcome:
     """Where the subject declares it: a row gives the same bits alone and within any batch."""
     case = ev.case
@@ -89,7 +107,12 @@ def batch_invariance(ev: Evaluation) -> Outcome:
     return Outcome("violated", 1.0, "y", (row,), text, "not batch invariant, though declared so")
 
 
-@law("LN603", name="shape-and-dtype", severity="error", source="torch.nn.functional.layer_norm; pytorch/pytorch#81851, #188503")
+@law(
+    "LN603",
+    name="shape-and-dtype",
+    severity="error",
+    source="torch.nn.functional.layer_norm; pytorch/pytorch#81851, #188503",
+)
 def shape_and_dtype(ev: Evaluation) -> Outcome:
     """y has the shape of x, and its dtype (or the dtype that the subject declares for its output)."""
     got = ev.output("y")
@@ -101,14 +124,22 @@ def shape_and_dtype(ev: Evaluation) -> Outcome:
     declared = ev.subject.capabilities.output_dtype
     due = x.dtype if declared == "input" else declared
     if got.shape != x.shape:
-        return Outcome("violated", np.inf, "y", (), f"y has shape {got.shape}, x has {x.shape}.", "y has the wrong shape")
+        return Outcome(
+            "violated", np.inf, "y", (), f"y has shape {got.shape}, x has {x.shape}.", "y has the wrong shape"
+        )
     if got.dtype != due:
         text = f"y is {got.dtype}, {due} is due for x in {x.dtype}."
         return Outcome("violated", np.inf, "y", (), text, "y has the wrong dtype")
     return Outcome("holds", 0.0, "y")
 
 
-@law("LN604", name="empty-batch", severity="error", limit=4, source="tensorflow/tensorflow#46366; pytorch/pytorch#28614; kornia/kornia#4681")
+@law(
+    "LN604",
+    name="empty-batch",
+    severity="error",
+    limit=4,
+    source="tensorflow/tensorflow#46366; pytorch/pytorch#28614; kornia/kornia#4681",
+)
 def empty_batch(ev: Evaluation) -> Outcome:
     """No rows give an empty y of the right shape, an empty dx, and parameter gradients that exist and are zero."""
     case = ev.case
@@ -136,11 +167,26 @@ def empty_batch(ev: Evaluation) -> Outcome:
         elif name != "dx" and (gradient.shape != case.arrays[name[1:]].shape or bool((gradient.values != 0).any())):
             problem = problem or f"{name} is not zeros of shape {case.arrays[name[1:]].shape}"
     if problem:
-        return Outcome("violated", np.inf, "y", (), f"For an empty batch {problem}.", "an empty batch is handled wrongly", case=chosen)
+        return Outcome(
+            "violated",
+            np.inf,
+            "y",
+            (),
+            f"For an empty batch {problem}.",
+            "an empty batch is handled wrongly",
+            case=chosen,
+        )
     return Outcome("holds", 0.0, "y")
 
 
-@law("LN605", name="rows-do-not-mix", severity="error", limit=24, max_elements=1 << 16, source=ROWS + "; flagos-ai/FlagGems#59")
+@law(
+    "LN605",
+    name="rows-do-not-mix",
+    severity="error",
+    limit=24,
+    max_elements=1 << 16,
+    source=ROWS + "; flagos-ai/FlagGems#59",
+)
 def rows_do_not_mix(ev: Evaluation) -> Outcome:
     """Changing one row moves no other row of y or dx.
 
@@ -171,7 +217,12 @@ def rows_do_not_mix(ev: Evaluation) -> Outcome:
     return Outcome("holds", worst, "y")
 
 
-@law("LN606", name="answers", severity="error", source="an input of a supported kind is answered, not refused; onnx/onnx, microsoft/onnxruntime#25896 (N = 1)")
+@law(
+    "LN606",
+    name="answers",
+    severity="error",
+    source="an input of a supported kind is answered, not refused; onnx/onnx, microsoft/onnxruntime#25896 (N = 1)",
+)
 def answers(ev: Evaluation) -> Outcome:
     """A request of a kind that the subject supports (dtype, affine part, rank, eps) is answered.
 
@@ -223,6 +274,6 @@ def memory_layout(ev: Evaluation) -> Outcome:
         worst = max(worst, judgement.ratio if kind != "violated" else 0.0)
         if kind == "violated":
             how = ", ".join(f"{k} {v}" for k, v in chosen.layouts.items())
-            outcome = judgement.outcome("the memory layout of an array is ignored", f"With {how}, {judgement.sentence()} Contiguous arrays give the right result.")  # fmt: skip
-            return replace(outcome, case=chosen)
+            text = f"With {how}, {judgement.sentence()} Contiguous arrays give the right result."
+            return replace(judgement.outcome("the memory layout of an array is ignored", text), case=chosen)
     return Outcome("holds", min(worst, 1.0), "y")

@@ -39,10 +39,10 @@ def _two_runs(ev: Evaluation, first: Case, second: Case, cause: str, sign: float
     judgement = a.compare(b, "y", sign)
     if judgement.state == "missing":
         return INAPPLICABLE
-    if judgement.state == "violated" and FORMATS[ev.case.dtype].precision <= 11:
-        # The rounding points of op-by-op code are a warning of their own (LN102), not a broken invariance.
-        if a.settle("y")[1] != "violated" and b.settle("y")[1] != "violated":
-            return Outcome("holds", 1.0, "y")
+    # The rounding points of op-by-op code are a warning of their own (LN102), not a broken invariance.
+    sixteen = FORMATS[ev.case.dtype].precision <= 11
+    if judgement.state == "violated" and sixteen and "violated" not in (a.settle("y")[1], b.settle("y")[1]):
+        return Outcome("holds", 1.0, "y")
     if judgement.state == "violated":
         named = forward_cause(a)
         if named == "y is wrong":
@@ -217,7 +217,8 @@ def single_row_rescaling_shows(ev: Evaluation) -> Outcome:
     return Outcome("violated", float("inf"), "y", (), text, forward_cause(a))
 
 
-@law("LN308", name="gradient-rescaling", severity="error", needs=("dx",), source="dx of LN_eps at d x is 1/d of dx of LN_(eps/d^2) at x, by the chain rule",
+@law("LN308", name="gradient-rescaling", severity="error", needs=("dx",),
+     source="dx of LN_eps at d x is 1/d of dx of LN_(eps/d^2) at x, by the chain rule",
      limit=12, max_elements=1 << 13)  # fmt: skip
 def gradient_rescaling(ev: Evaluation) -> Outcome:
     """dx scales as 1/d when x scales as d and eps as d^2.
@@ -237,4 +238,6 @@ def gradient_rescaling(ev: Evaluation) -> Outcome:
         return Outcome("holds", max(scaled.judge("dx").ratio, plain.judge("dx").ratio), "dx")
     from lnverify.diagnosis import dx_cause
 
-    return scaled.compare(plain, "dx", 1 / factor).outcome(dx_cause(plain) if plain.judge("dx").ratio > 1 else "dx does not scale as 1/x")
+    return scaled.compare(plain, "dx", 1 / factor).outcome(
+        dx_cause(plain) if plain.judge("dx").ratio > 1 else "dx does not scale as 1/x"
+    )

@@ -138,9 +138,7 @@ def entry(id: str, bug: str, threads: tuple[str, ...] = (), trigger: Sample | No
        affected: tuple[str, ...] = ("dx",), run: Backward = TEXTBOOK_BACKWARD,
        **kwargs: Any) -> Mutant:  # fmt: skip
     """A mutant with a right forward, from a backward or from the parts of one that differ."""
-    parts = {
-        k: kwargs.pop(k) for k in ("gradient", "columns", "xhat", "cotangent", "saved_as") if k in kwargs
-    }
+    parts = {k: kwargs.pop(k) for k in ("gradient", "columns", "xhat", "cotangent", "saved_as") if k in kwargs}
     saved = kwargs.pop("forward", TEXTBOOK_FORWARD)
     kwargs.setdefault("laws", ("LN2",))
     return Mutant(id, bug, threads, saved, backward(**parts) if parts else run, affected=affected,

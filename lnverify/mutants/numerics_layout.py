@@ -105,9 +105,7 @@ def tiled(tile: int, variance_too: bool) -> Statistics:
         variance = pairwise(deviation * deviation) / p.count
         if variance_too:
             parts = variance[:full].reshape(-1, tile, 1)
-            variance[:full] = np.broadcast_to(np.mean(parts, axis=1, keepdims=True), parts.shape).reshape(
-                full, 1
-            )
+            variance[:full] = np.broadcast_to(np.mean(parts, axis=1, keepdims=True), parts.shape).reshape(full, 1)
         return mean, variance
 
     return run
@@ -258,9 +256,7 @@ apply: Apply = centred,
        finish: Finish | None = None, **kwargs: Any) -> Mutant:  # fmt: skip
     """A mutant whose y alone is wrong."""
     kwargs.setdefault("laws", ("LN1",))
-    return Mutant(
-        id, bug, threads, forward(apply=apply, finish=finish), B, affected=Y, trigger=trigger, **kwargs
-    )
+    return Mutant(id, bug, threads, forward(apply=apply, finish=finish), B, affected=Y, trigger=trigger, **kwargs)
 
 
 MUTANTS = [

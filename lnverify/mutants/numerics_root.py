@@ -67,9 +67,7 @@ def few_bits(bits: int) -> Root:
 def magic_root(p: Problem, variance: Array) -> Array:
     """The 0x5f3759df estimate with one Newton step: relative error up to 1.8e-3."""
     v = (variance + p.eps).astype(np.float32)
-    estimate = (np.uint32(0x5F3759DF) - (np.ascontiguousarray(v).view(np.uint32) >> np.uint32(1))).view(
-        np.float32
-    )
+    estimate = (np.uint32(0x5F3759DF) - (np.ascontiguousarray(v).view(np.uint32) >> np.uint32(1))).view(np.float32)
     polished: Array = estimate * (np.float32(1.5) - np.float32(0.5) * v * estimate * estimate)
     return polished.astype(p.real)
 

@@ -34,9 +34,7 @@ def storage_order(t: Tensor) -> Tensor:
     """The elements in storage order, zeros past its end: strides are ignored."""
     if t.is_contiguous():
         return t
-    flat = t.detach().as_strided((t.untyped_storage().nbytes() // t.element_size(),), (1,), 0)[
-        t.storage_offset() :
-    ]
+    flat = t.detach().as_strided((t.untyped_storage().nbytes() // t.element_size(),), (1,), 0)[t.storage_offset() :]
     missing = max(t.numel() - flat.numel(), 0)
     return torch.cat((flat[: t.numel()], flat.new_zeros(missing))).view(t.shape)
 
@@ -143,18 +141,14 @@ def subtract_in_place(f: Tensor, mean: Tensor) -> None:
     f.detach().sub_(mean)
 
 
-def output_wide(
-    x: Tensor, normalized_shape: Shape, weight: Tensor | None, bias: Tensor | None, eps: float
-) -> Tensor:
+def output_wide(x: Tensor, normalized_shape: Shape, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
     """The cast back to 16 bits is forgotten."""
     f = wide(x)
     mean, rstd = statistics(f, normalized_shape, eps)
     return affine((f - mean) * rstd, weight, bias)
 
 
-def detached(
-    x: Tensor, normalized_shape: Shape, weight: Tensor | None, bias: Tensor | None, eps: float
-) -> Tensor:
+def detached(x: Tensor, normalized_shape: Shape, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
     """A fused forward that was registered without a backward."""
     y = textbook(x, normalized_shape, weight, bias, eps).detach()
     # loss.backward() succeeds, and nothing gets a gradient.
@@ -168,9 +162,7 @@ def inference_path(
     if torch.is_grad_enabled() or x.numel() == 0:
         return textbook(x, normalized_shape, weight, bias, eps)
     f, axes = wide(x), tuple(range(-len(normalized_shape), 0))
-    variance, mean = torch.var_mean(
-        f, axes, correction=1 if weight is None or weight.numel() > 1 else 0, keepdim=True
-    )
+    variance, mean = torch.var_mean(f, axes, correction=1 if weight is None or weight.numel() > 1 else 0, keepdim=True)
     return affine((f - mean) * torch.rsqrt(variance + eps), weight, bias).to(x.dtype)
 
 
@@ -205,9 +197,7 @@ class _Tangent(torch.autograd.Function):
         t = torch.zeros_like(f) if tx is None else wide(tx)
         inner = (t * xhat).mean(tuple(range(-len(ctx.shape), 0)), keepdim=True)
         # With `parameters` x is treated rightly and the parameters are forgotten; else the mean of t is.
-        out = affine(
-            rstd * (project(t, xhat, ctx.shape) if ctx.parameters else t - xhat * inner), weight, None
-        )
+        out = affine(rstd * (project(t, xhat, ctx.shape) if ctx.parameters else t - xhat * inner), weight, None)
         if not ctx.parameters:
             out = out if tweight is None else out + xhat * wide(tweight)
             out = out if tbias is None else out + wide(tbias)

@@ -28,9 +28,7 @@ from lnverify.mutants.torch_parts import (
 )
 
 
-def var_mean(
-    x: Tensor, normalized_shape: Shape, weight: Tensor | None, bias: Tensor | None, eps: float
-) -> Tensor:
+def var_mean(x: Tensor, normalized_shape: Shape, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
     """torch.var_mean with correction=0."""
     if not x.numel():  # var_mean warns of zero degrees of freedom
         return textbook(x, normalized_shape, weight, bias, eps)
@@ -43,9 +41,7 @@ def _wide_or_none(t: Tensor | None) -> Tensor | None:
     return None if t is None else wide(t)
 
 
-def functional(
-    x: Tensor, normalized_shape: Shape, weight: Tensor | None, bias: Tensor | None, eps: float
-) -> Tensor:
+def functional(x: Tensor, normalized_shape: Shape, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
     """torch.nn.functional.layer_norm in float32, cast back.
 
     16-bit tensors are cast first: torch's CPU kernel saves their statistics and adds up their parameter
@@ -55,18 +51,14 @@ def functional(
     return torch.nn.functional.layer_norm(wide(x), normalized_shape, w, b, eps).to(x.dtype)
 
 
-def native(
-    x: Tensor, normalized_shape: Shape, weight: Tensor | None, bias: Tensor | None, eps: float
-) -> Tensor:
+def native(x: Tensor, normalized_shape: Shape, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
     """torch.native_layer_norm, the operator below it."""
     w, b = _wide_or_none(weight), _wide_or_none(bias)
     y: Tensor = torch.native_layer_norm(wide(x), normalized_shape, w, b, eps)[0]
     return y.to(x.dtype)
 
 
-def einsum(
-    x: Tensor, normalized_shape: Shape, weight: Tensor | None, bias: Tensor | None, eps: float
-) -> Tensor:
+def einsum(x: Tensor, normalized_shape: Shape, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
     """Means by contraction of each row with a vector, over rows laid flat."""
     rows = x.shape[: x.ndim - len(normalized_shape)]
     f = wide(x).reshape(rows.numel(), torch.Size(normalized_shape).numel())
@@ -81,9 +73,7 @@ class _Once(torch.autograd.Function):
     """A fused layer norm: saved statistics, and a backward that declares it cannot be differentiated."""
 
     @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, shape: Shape, weight: Tensor | None, bias: Tensor | None, eps: float
-    ) -> Tensor:
+    def forward(ctx: Any, x: Tensor, shape: Shape, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
         f = wide(x)
         mean, rstd = statistics(f, shape, eps)
         ctx.save_for_backward(x, weight, bias, mean, rstd)
@@ -98,9 +88,7 @@ class _Once(torch.autograd.Function):
         return cast(dx, x), None, cast(dweight, weight), cast(dbias, bias), None
 
 
-def once(
-    x: Tensor, normalized_shape: Shape, weight: Tensor | None, bias: Tensor | None, eps: float
-) -> Tensor:
+def once(x: Tensor, normalized_shape: Shape, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
     """The function of _Once."""
     y: Tensor = _Once.apply(x, normalized_shape, weight, bias, eps)
     return y

@@ -148,9 +148,7 @@ class RunningMean(Module):
         mean, rstd = statistics(f, self.normalized_shape, self.eps)
         if x.numel():
             average = mean.detach().mean()
-            self.running = (
-                average if self.running is None else torch.lerp(self.running.to(f.dtype), average, 0.1)
-            )
+            self.running = average if self.running is None else torch.lerp(self.running.to(f.dtype), average, 0.1)
         used = mean if self.training or self.running is None else self.running.to(f.dtype)
         return affine((f - used) * rstd, self.weight, self.bias).to(x.dtype)
 

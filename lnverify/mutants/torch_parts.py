@@ -39,9 +39,7 @@ def affine(xhat: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
     return y if bias is None else y + wide(bias)
 
 
-def textbook(
-    x: Tensor, normalized_shape: Shape, weight: Tensor | None, bias: Tensor | None, eps: float
-) -> Tensor:
+def textbook(x: Tensor, normalized_shape: Shape, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
     """Plain composed operations, differentiated by autograd to any order."""
     f = wide(x)
     mean, rstd = statistics(f, normalized_shape, eps)
@@ -156,9 +154,7 @@ class Module(nn.Module):
     ) -> None:
         """The arguments of torch.nn.LayerNorm."""
         super().__init__()
-        self.normalized_shape = (
-            (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
-        )
+        self.normalized_shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
         self.eps = eps
         self.elementwise_affine = elementwise_affine
         place = {"device": device, "dtype": dtype}

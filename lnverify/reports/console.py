@@ -42,9 +42,7 @@ def make_console(file: IO[str] | None = None, *, stderr: bool = False) -> Consol
     return Console(file=file, markup=False, emoji=False, highlight=False, width=fixed)
 
 
-def show(
-    report: Report, console: Console, *, source: str = "", verbose: bool = False, quiet: bool = False
-) -> None:
+def show(report: Report, console: Console, *, source: str = "", verbose: bool = False, quiet: bool = False) -> None:
     """Print a report. source: what `lnverify replay` takes for it (run id or path), '' if it is not kept."""
     if quiet:
         _verdict(report, console)
@@ -140,9 +138,7 @@ def _rows(members: Sequence[Result]) -> list[tuple[Text, Text, str]]:
     for (law, verdict, device), results in grouped.items():
         first = results[0]
         word = first.severity if verdict == "violated" and first.severity != "error" else verdict
-        ratios = {
-            r.dtype: wording.ratio_text(r.worst_ratio) if verdict == "violated" else "" for r in results
-        }
+        ratios = {r.dtype: wording.ratio_text(r.worst_ratio) if verdict == "violated" else "" for r in results}
         facts = ", ".join(f"{d} {ratios[d]}".strip() for d in wording.by_dtype(ratios))
         place = f" on {device}" if len(devices) > 1 or device != "cpu" else ""
         rows.append((Text(f"{law} {first.name}"), Text(word, STYLES.get(word, "")), facts + place))
@@ -150,21 +146,24 @@ def _rows(members: Sequence[Result]) -> list[tuple[Text, Text, str]]:
 
 
 def _full_table(results: Iterable[Result], console: Console) -> None:
-    """Every law in every dtype (-v)."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
-    for name in ("law", "name", "dtype", "device", "verdict"):
-        table.add_column(name, no_wrap=True)
-    table.add_column("error/bound", justify="right", no_wrap=True)
-    table.add_column("examples", justify="right", no_wrap=True)
-    table.add_column("why", overflow="fold")
+    """Every law in every dtype (-v); the reason stands where a law that was not examined has no numbers."""
+    rows = [("law", "name", "dtype", "device", "verdict", "error/bound", "informative/examples")]
     for members in wording.families(results).values():
         for r in members:
             word = r.severity if r.verdict == "violated" and r.severity != "error" else r.verdict
             ratio = f"{r.worst_ratio:.3g}" if r.verdict in ("holds", "violated") else ""
             seen = f"{r.informative:,}/{r.examples:,}" if r.examples else ""
-            verdict = Text(word, STYLES.get(word, ""))
-            table.add_row(r.law, r.name, r.dtype, r.device, verdict, ratio, seen, Text(r.reason, "dim"))
-    console.print(table)
+            facts = "  ".join(filter(None, (f"{ratio:>11}" if seen else "", seen, r.reason)))
+            rows.append((r.law, r.name, r.dtype, r.device, word, facts, ""))
+    widths = [max(len(row[column]) for row in rows) for column in range(5)]
+    for place, row in enumerate(rows):
+        cells = [f"{text:<{width}}  " for text, width in zip(row, widths, strict=False)]
+        facts = "  ".join(filter(None, row[5:]))
+        if not place:
+            _verbatim("".join(cells) + facts, console, "dim")
+            continue
+        verdict = (cells[4], STYLES.get(row[4], ""))
+        console.print(Text.assemble("".join(cells[:4]), verdict, (facts, "dim")), soft_wrap=True)
 
 
 def _finding(place: int, group: Sequence[Finding], report: Report, source: str, console: Console) -> None:
@@ -204,11 +203,11 @@ def _finding(place: int, group: Sequence[Finding], report: Report, source: str, 
 
 
 def _lead(group: Sequence[Finding], report: Report) -> tuple[Finding, str | None]:
-    """The finding that stands for its group: the smallest case that has a script, else the smallest."""
-    for finding in group:
-        if script := snippet(finding, report.subject, report.environment):
-            return finding, script
-    return group[0], None
+    """The finding that stands for its group: the smallest case whose script prints the number that the finding
+    says, else the smallest that has a script, else the smallest.
+    """
+    scripts = [(finding, snippet(finding, report.subject, report.environment)) for finding in group]
+    return min(scripts, key=lambda pair: (pair[1] is None, "# got " not in (pair[1] or "")))
 
 
 def _numbers(lead: Finding, worst: Finding, console: Console) -> None:

@@ -23,9 +23,7 @@ def workflow_commands(report: Report) -> list[str]:
         message = f"{report.subject}: {lead.message or lead.cause}"
         lines.append(_command(level, f"{_laws(group)} {lead.cause or lead.name}", message, report.subject))
     for sentence, command in wording.inconclusive(report):
-        lines.append(
-            _command("warning", "lnverify: undecided", f"{sentence} Resolve: {command}", report.subject)
-        )
+        lines.append(_command("warning", "lnverify: undecided", f"{sentence} Resolve: {command}", report.subject))
     return lines
 
 

@@ -127,14 +127,17 @@ class _Script:
 
     def print_line(self) -> str:
         """Print the worst element, and say what it was and should be, as far as the report knows it."""
-        index = ", ".join(map(str, self.seen.index))
-        what = f"{self.output}[{index}].item()" if index else self.output
+        seen, shape = self.seen, _output_shape(self.seen, self.output)
+        index = ", ".join(map(str, seen.index))
+        what = f"{self.output}[{index}]" if index else self.output
+        if len(seen.index) == len(shape) or prod(shape) == 1:
+            what += ".item()"
         if self.finding.verdict == "crashed":
-            return f"print({what})  # {_short(self.seen.message)}"
-        if self.seen.expected is None or self.seen.got is None or not _stored_got(self.seen):
-            return f"print({what})  # {self.finding.law}: {_short(self.seen.message)}"
-        limit = "" if self.seen.bound is None else f", bound {bound_text(self.seen.bound)}"
-        return f"print({what})  # got {self.seen.got!r}, expected {self.seen.expected!r}{limit}"
+            return f"print({what})  # {_short(seen.message)}"
+        if seen.expected is None or seen.got is None or not _stored_got(seen):
+            return f"print({what})  # {self.finding.law}: {_short(seen.message)}"
+        limit = "" if seen.bound is None else f", bound {bound_text(seen.bound)}"
+        return f"print({what})  # got {seen.got!r}, expected {seen.expected!r}{limit}"
 
 
 class _Torch(_Script):
@@ -249,15 +252,23 @@ class _Numpy(_Script):
         return [*head, "import numpy as np", *self.imports, *body, f"y = {self.call()}", self.print_line()]
 
 
+def _output_shape(seen: Observation, output: str) -> tuple[int, ...]:
+    """Shape of an output: as returned, else that of the argument that it belongs to."""
+    if output in seen.outputs:
+        return tuple(seen.outputs[output]["shape"])
+    if output.endswith(("weight", "bias")):
+        return tuple(seen.case["normalized_shape"])
+    return tuple(seen.case["arrays"]["x"]["shape"])
+
+
 def _stored_got(seen: Observation) -> bool:
     """Whether the stored output is `got` at the index: then the script prints it, whatever was compared."""
     try:
         stored = FloatArray.from_json(dict(seen.outputs[seen.output]))
-        flat = stored.values.reshape(-1)
-        place = 0
-        for i, size in zip(seen.index, stored.shape, strict=True):
-            place = place * size + i
-        value = float(flat[place])
+        index = seen.index or (0,) * len(stored.shape) * (stored.size == 1)
+        if len(index) != len(stored.shape):
+            return False
+        value = float(stored.values[index])
     except (KeyError, ValueError, IndexError, LnverifyError):
         return False
     return value == seen.got or (value != value and seen.got != seen.got)
@@ -265,14 +276,10 @@ def _stored_got(seen: Observation) -> bool:
 
 def _short(message: str) -> str:
     line = " ".join(message.split())
-    return line if len(line) <= 110 else f"{line[:107]}..."
+    return line if len(line) <= 90 else f"{line[:87]}..."
 
 
 def size_text(finding: Finding) -> str:
     """Why there is no script: the case is large, or the call is not known."""
     elements = prod(finding.smallest.case["arrays"].get("x", {}).get("shape", ()))
-    return (
-        f"the case has {elements:,} elements"
-        if elements > LISTED
-        else "it needs more than the framework's own call"
-    )
+    return f"the case has {elements:,} elements" if elements > LISTED else "it needs more than the framework's own call"

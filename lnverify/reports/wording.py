@@ -61,8 +61,8 @@ def bound_text(value: float | None) -> str:
 
 
 def ratio_text(ratio: float) -> str:
-    """'41x', '1.02x', '0.43x', '3.1e+05x', 'inf'; '' for a law without a bound (ratio 0)."""
-    if ratio == 0:
+    """'41x', '1.02x', '0.43x', '3.1e+05x', 'inf'; '' for a law without a bound, whose ratio is 0 or 1."""
+    if ratio in (0, 1):
         return ""
     if not isfinite(ratio):
         return "inf"
@@ -70,7 +70,7 @@ def ratio_text(ratio: float) -> str:
         return f"{ratio:.1e}x"
     text = f"{ratio:.3g}"
     # 1.0004 is over the bound: it must not read as 1.
-    return f"{ratio:.6g}x" if text == "1" and ratio != 1 else f"{text}x"
+    return f"{ratio:.6g}x" if text == "1" else f"{text}x"
 
 
 def element(output: str, index: Sequence[int]) -> str:
@@ -135,9 +135,7 @@ def group_findings(findings: Iterable[Finding]) -> list[list[Finding]]:
         known = severity in SEVERITY_ORDER
         return (SEVERITY_ORDER.index(severity) if known else len(SEVERITY_ORDER), min(f.law for f in group))
 
-    ordered = [
-        sorted(g, key=lambda f: (case_size(f.smallest), f.law, f.dtype, f.id)) for g in groups.values()
-    ]
+    ordered = [sorted(g, key=lambda f: (case_size(f.smallest), f.law, f.dtype, f.id)) for g in groups.values()]
     return sorted(ordered, key=rank)
 
 
@@ -151,7 +149,9 @@ def relevant(observation: Observation) -> list[str]:
         skipped = ARRAY_ORDER[3:]
     elif output == "ty":
         skipped = ("dy", "vx", "vweight", "vbias")
-    elif output.startswith("d") and not output.startswith("d2"):
+    elif output.startswith("d2"):
+        skipped = ("tx", "tweight", "tbias")
+    elif output.startswith("d"):
         skipped = ARRAY_ORDER[4:]
     names = [n for n in ARRAY_ORDER if n in arrays] + sorted(set(arrays) - set(ARRAY_ORDER))
     return [n for n in names if n not in skipped]
@@ -167,7 +167,7 @@ def array_lines(stored: Mapping[str, Any]) -> list[str]:
     """An input: its numbers where they are few, with the hexadecimals beneath where the decimals are rounded;
     else its shape and range.
     """
-    shape = "x".join(map(str, stored["shape"])) or "scalar"
+    shape = repr(tuple(stored["shape"]))
     try:
         array = FloatArray.from_json(dict(stored))
     except (LnverifyError, KeyError, ValueError):
@@ -203,10 +203,14 @@ def with_hex(text: str, value: float) -> str:
 def case_text(observation: Observation) -> str:
     """What a case is, in one line: its label, else its shape; then all that is not ordinary about it."""
     case = observation.case
-    shape = case["arrays"].get("x", {}).get("shape", [])
-    n = prod(case["normalized_shape"])
-    words = [case.get("label") or f"N={n}, rows={prod(shape) // n if n else 0}", f"eps={_eps(case)}"]
-    words += [f"{name} {layout}" for name, layout in case["layouts"].items() if layout != "contiguous"]
+    shape, n = case["arrays"].get("x", {}).get("shape", []), prod(case["normalized_shape"])
+    # A label describes a recipe: what a law or the shrinking made of it may be anything.
+    label = case["label"] if case["recipe"] is not None else ""
+    words = [label or f"N={n}, rows={prod(shape) // n if n else 0}"]
+    if "eps=" not in label:
+        words.append(f"eps={_eps(case)}")
+    layouts = [f"{name} {layout}" for name, layout in case["layouts"].items() if layout != "contiguous"]
+    words += [text for text in layouts if text not in label]
     present = [a for a in ("x", "weight", "bias") if a in case["arrays"]]
     if case["requires_grad"] and set(present) - set(case["requires_grad"]):
         words.append("requires_grad " + " ".join(case["requires_grad"]))
@@ -233,7 +237,8 @@ def coverage_lines(report: Report) -> list[str]:
     seen = [_range_text("N", coverage.get("N", [])), _range_text("rows", coverage.get("rows", []))]
     for name, word in (("affine", "affine"), ("requires_grad", "requires_grad")):
         if coverage.get(name):
-            seen.append(f"{word} {', '.join(_plain(v) for v in coverage[name])}")
+            found = [_plain(v) for v in coverage[name]]
+            seen.append(f"{word} {', '.join(found)}" if len(found) <= 4 else f"{len(found)} ways of {word}")
     lines = ["; ".join(s for s in seen if s)]
     left = []
     for name, word in (("not_supported", "not supported"), ("not_examined", "not examined")):
@@ -270,9 +275,7 @@ def inconclusive(report: Report) -> list[tuple[str, str]]:
     for (law, name, reason), results in sorted(groups.items()):
         dtypes = by_dtype(r.dtype for r in results)
         devices = in_order(r.device for r in results)
-        why = (
-            reason or f"{count(max(r.informative for r in results), 'informative example')}, more are needed"
-        )
+        why = reason or f"{count(max(r.informative for r in results), 'informative example')}, more are needed"
         words = ["check", report.subject, "--select", law, "--dtype", ",".join(dtypes)]
         if report.operation != "layer_norm":
             words += ["--operation", report.operation]
@@ -296,9 +299,7 @@ def verdict_sentence(report: Report) -> str:
             laws = in_order(f.law for g in chosen for f in g)
             more = f" and {len(laws) - 4} more" if len(laws) > 4 else ""
             parts.append(f"{count(len(chosen), noun)} ({', '.join(laws[:4])}{more})")
-    open_laws = in_order(
-        r.law for r in report.results if r.verdict == "inconclusive" and r.severity == "error"
-    )
+    open_laws = in_order(r.law for r in report.results if r.verdict == "inconclusive" and r.severity == "error")
     if open_laws:
         parts.append(f"undecided {', '.join(open_laws)}")
     examined = {r.law for r in report.results if r.verdict in ("holds", "violated", "crashed")}

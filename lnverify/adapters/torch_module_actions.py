@@ -1,0 +1,66 @@
+"""What a module goes through before it runs: round trips (state_dict, deepcopy, to), and a new module as it is.
+
+See Request.module_action. Each action starts from a module of its own, so that nothing is left behind in the
+ones that are kept.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from lnverify.adapters.signature import our_name
+from lnverify.protocol import Request
+
+Make = Callable[[tuple[int, ...], float, bool, bool], Any]
+GARBAGE = 7.0  # written over the original after a deep copy
+
+
+def holders(module: Any) -> dict[str, Any]:
+    """Every tensor that looks like weight or bias, parameter, buffer or plain attribute, by its own name."""
+    found: dict[str, Any] = {}
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        if our_name(name.rpartition(".")[2], ("weight", "bias")):
+            found[name] = tensor
+    return found
+
+
+def acted(torch: Any, make: Make, request: Request, names: Callable[[Any], Mapping[str, str]]) -> Any:
+    """The module of the request after its action, with the request's parameters where it has any.
+
+    names: maps a module to {ours: registered name}. Raises what the module raises, and RuntimeError where a
+    round trip loses a tensor or a constructor's flag does nothing.
+    """
+    action, _, flag = request.module_action.partition(":")
+    weight, bias = "weight" in request.arrays, "bias" in request.arrays
+    if action == "initial":
+        module = make(request.normalized_shape, request.eps, flag != "no_affine", not flag)
+        return module.to(device=request.device, dtype=getattr(torch, request.arrays["x"].dtype))
+    dtype = getattr(torch, request.arrays["weight" if weight else "bias" if bias else "x"].dtype)
+
+    def fresh() -> Any:
+        return make(request.normalized_shape, request.eps, weight, bias)
+
+    module = fresh().to(device=request.device, dtype=torch.float64 if action == "to" else dtype)
+    registered = dict(module.named_parameters())
+    for ours, name in names(module).items():
+        if ours not in request.arrays:
+            continue
+        parameter = registered[name]
+        values = torch.tensor(request.arrays[ours].values, dtype=parameter.dtype, device=request.device)
+        parameter.data = values.reshape(parameter.shape)
+    if action == "to":
+        return module.to(dtype)
+    if action == "deepcopy":
+        copied = copy.deepcopy(module)
+        for parameter in module.parameters():
+            parameter.data.fill_(GARBAGE)
+        return copied
+    state = module.state_dict()
+    lost = [name for name in holders(module) if name not in state]
+    if lost:
+        raise RuntimeError(f"state_dict() does not hold {', '.join(lost)}")
+    other = fresh().to(device=request.device, dtype=dtype)
+    other.load_state_dict(state)
+    return other

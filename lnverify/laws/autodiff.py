@@ -1,0 +1,140 @@
+"""LN2xx, continued: forward mode, its agreement with reverse mode, and the double backward."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from lnverify.diagnosis import dx_cause
+from lnverify.evaluation import Evaluation
+from lnverify.floats import FORMATS, FloatArray, quantum
+from lnverify.law import INAPPLICABLE, Outcome, law
+from lnverify.laws.accuracy import SIXTEEN
+from lnverify.recipes import normal
+
+
+def _with_tangents(ev: Evaluation) -> Evaluation:
+    """The case with tangents and cotangents of its gradients drawn, where it has none."""
+    case = ev.case
+    if case.has("tx"):
+        return ev
+    arrays = {}
+    for number, name in enumerate(("x", "weight", "bias")):
+        if case.has(name):
+            for kind, prefix in enumerate("tv"):
+                values = normal(7 + 10 * number + kind, case.arrays[name].shape)
+                arrays[prefix + name] = FloatArray.of(values, case.arrays[name].dtype)
+    grads = tuple(a for a in ("x", "weight", "bias") if case.has(a))
+    layouts = {k: v for k, v in case.layouts.items() if not (k == "dy" and v == "output")}
+    return ev.again(replace(case, arrays={**case.arrays, **arrays}, requires_grad=grads, layouts=layouts, recipe=None))
+
+
+@law("LN207", name="adjoint-identity", severity="error", needs=("ty", "dx"), limit=24, max_elements=1 << 14,
+     source="<dy, J t> = <J^T dy, t>; Griewank, Walther, Evaluating Derivatives (2008), ch. 3")  # fmt: skip
+def adjoint_identity(ev: Evaluation) -> Outcome:
+    """Forward and reverse mode are adjoint: <dy, ty> = <dx, tx> + <dweight, tweight> + <dbias, tbias>.
+
+    Limit: the bound and half a cell of every number on both sides, weighted as it is used, and one 2^-52 for each
+    term of our own sums in float64.
+    """
+    if not ev.case.has("dy"):
+        return INAPPLICABLE
+    again = _with_tangents(ev)
+    case = again.case
+    names = case.gradients()
+    judged = [again.judge("ty"), *(again.judge(n) for n in names)]
+    if any(j.state not in ("holds", "violated") for j in judged):
+        return INAPPLICABLE
+    total, limit = 0.0, 0.0
+    for name, weightname, sign in [("ty", "dy", 1.0), *((n, "t" + n[1:], -1.0) for n in names)]:
+        got = again.output(name)
+        assert got is not None
+        factor = case.arrays[weightname].values.ravel()
+        values = got.values.ravel()
+        with np.errstate(all="ignore"):
+            cell = 0.5 * quantum(values, FORMATS[got.dtype])
+            points = got.dtype in SIXTEEN
+            bound = again.bound(name, "det", points and name in ("dx", "dweight")).ravel() + (
+                3 * cell if points else cell
+            )
+            total += sign * float((factor * values).sum())
+            limit += float((np.abs(factor) * (bound + values.size * 2.0**-52 * np.abs(values))).sum())
+    if not np.isfinite(limit) or limit == 0:
+        return Outcome("vacuous")
+    ratio = abs(total) / limit if total == total else 0.0
+    if ratio <= 1:
+        return Outcome("holds", ratio, "ty")
+    text = f"<dy, ty> and <dx, tx> + ... differ by {abs(total):.6g}, at most {limit:.3g} is admitted."
+    wrong = [j.output for j in judged if j.state == "violated"]
+    cause = (
+        "the jvp is wrong"
+        if wrong[:1] == ["ty"]
+        else dx_cause(again)
+        if "dx" in wrong
+        else "forward and reverse mode disagree"
+    )
+    return Outcome("violated", ratio, "ty", (), text, cause, 0.0, total, limit, case)
+
+
+@law("LN208", name="jvp-accuracy", severity="error", needs=("ty",), limit=24, max_elements=1 << 14,
+     source="the derived forward mode of reference/normalizers.py; running errors, Higham (2002), 3.3")  # fmt: skip
+def jvp_accuracy(ev: Evaluation) -> Outcome:
+    """The jvp is the derivative along the tangents, within the running errors of the derived formula."""
+    again = _with_tangents(ev)
+    judgement, kind = again.settle("ty")
+    outcome = judgement.outcome("the jvp is wrong", violated=kind == "violated")
+    return replace(outcome, case=again.case) if outcome.bad else outcome
+
+
+@law("LN209", name="double-backward", severity="error", needs=("d2x",), limit=24, max_elements=1 << 14,
+     source="vjp of the vjp, derived in reference/; pytorch/functorch#807, pytorch/pytorch#79705")  # fmt: skip
+def double_backward(ev: Evaluation) -> Outcome:
+    """The gradients can be differentiated: d2x, d2weight, d2bias and d2dy are the vjp of the vjp.
+
+    Bound: running errors of the derived double backward, x seeded for forms on raw data (lnverify.running).
+    """
+    if not ev.case.has("dy"):
+        return INAPPLICABLE
+    again = _with_tangents(ev)
+    outcome = _second_order(again)
+    if (
+        not outcome.bad
+        and again.case.has("weight")
+        and again.case.has("bias")
+        and "bias" in ev.subject.capabilities.affine
+    ):
+        bare = again.case.with_arrays(weight=None, tweight=None, vweight=None)
+        return _second_order(ev.again(bare))
+    return outcome
+
+
+def _second_order(again: Evaluation) -> Outcome:
+    if again.second_order.refusal is not None:
+        text = f"The double backward is refused: {again.second_order.refusal}"
+        return Outcome(
+            "crashed", np.inf, "d2x", (), text, "the double backward is refused for some arguments", case=again.case
+        )
+    best: Outcome = INAPPLICABLE
+    missing: tuple[str, ...] = ()
+    for name in ("d2x", "d2weight", "d2bias", "d2dy"):
+        if name not in again.subject.capabilities.outputs or (name[2:] not in again.case.arrays):
+            continue
+        judgement, kind = again.settle(name)
+        if judgement.state == "missing":
+            # autograd returns None where there is no influence: right iff the exact result is zero
+            exact = again.pair(name)
+            if np.any(np.abs(exact.hi) > again.bound(name)):
+                missing = (*missing, name)
+            continue
+        if kind == "violated":
+            outcome = judgement.outcome(f"the double backward is wrong in {name}")
+            return replace(outcome, case=again.case)
+        outcome = judgement.outcome("")
+        best = outcome if outcome.informative else best
+    if missing:
+        text = f"The double backward gives no {', '.join(missing)} where it is not zero."
+        return Outcome(
+            "violated", np.inf, missing[0], (), text, f"the double backward lacks {missing[0]}", case=again.case
+        )
+    return best

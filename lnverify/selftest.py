@@ -1,0 +1,82 @@
+"""Selftest: the laws on implementations that are wrong and on unusual ones that are right.
+
+A wrong one must be found: some error law is violated in one of its dtypes. A right one must hold: no error in
+any of its dtypes. The same `runner.Examination` that checks a user's code does it, on one block of the grid with
+smaller cases, and stops at the first error of a mutant.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from lnverify.runner import check
+
+Progress = Callable[[int, int, str], None]
+Row = tuple[str, str, tuple[str, ...], bool, str]
+
+
+@dataclass
+class Selftest:
+    """rows: (name, 'mutant' or 'correct', laws violated, ok, note); left_out: what was not run, and why."""
+
+    rows: list[Row] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """No wrong implementation missed, no right one accused."""
+        return bool(self.rows) and all(row[3] for row in self.rows)
+
+
+def examine_mutant(mutant: Any, profile: str = "quick", fail_fast: bool = True) -> Row:
+    """Check one mutant in its dtypes until one of its expected laws is violated."""
+    killed: list[str] = []
+    for dtype in mutant.dtypes:
+        report = check(mutant.subject(), dtypes=[dtype], profile=profile, fail_fast=fail_fast, max_examples=10)
+        killed += [f.law for f in report.findings if f.severity == "error"]
+        if killed:
+            break
+    laws = tuple(dict.fromkeys(killed))
+    expected = tuple(mutant.laws)
+    ok = bool(laws)
+    note = "" if not ok or any(law.startswith(expected) for law in laws) else f"expected {', '.join(expected)}"
+    return mutant.id, "mutant", laws, ok, note
+
+
+def examine_correct(correct: Any, profile: str = "selftest") -> Row:
+    """Check one right implementation in all its dtypes: warnings are noted, errors are accusations."""
+    errors: list[str] = []
+    warnings: list[str] = []
+    worst = 0.0
+    for dtype in correct.dtypes:
+        report = check(correct.subject(), dtypes=[dtype], profile=profile)
+        errors += [f"{f.law} {f.dtype}" for f in report.findings if f.severity == "error"]
+        warnings += [f.law for f in report.findings if f.severity == "warning"]
+        worst = max([worst, *(r.worst_ratio for r in report.results if r.law in RATIO_LAWS and r.verdict == "holds")])
+    note = f"worst ratio {worst:.2f}"
+    if warnings:
+        note += f", warnings {' '.join(sorted(set(warnings)))}"
+    return correct.id, "correct", tuple(errors), not errors, note
+
+
+RATIO_LAWS = ("LN101", "LN201", "LN202", "LN203")
+
+
+def selftest(progress: Progress | None = None, only: str = "") -> Selftest:
+    """Run every law on every mutant and every correct implementation whose id contains `only`."""
+    from lnverify.mutants import all_correct, all_mutants
+
+    outcome = Selftest()
+    if importlib.util.find_spec("torch") is None:
+        outcome.left_out.append("torch is not installed: the mutants and correct implementations written in torch.")
+    entries: list[Any] = [*all_mutants(), *all_correct()]
+    subjects = [entry for entry in entries if only in entry.id]
+    for number, entry in enumerate(subjects):
+        if progress is not None:
+            progress(number, len(subjects), entry.id)
+        wrong = hasattr(entry, "bug")
+        outcome.rows.append(examine_mutant(entry) if wrong else examine_correct(entry))
+    return outcome
