@@ -12,7 +12,7 @@ from lnverify.subject import Subject
 
 
 def describe(subject: Subject) -> dict[str, Any]:
-    """Versions of lnverify, Python, NumPy, Hypothesis and the subject's framework; processor; core count."""
+    """Versions of lnverify, Python, NumPy, Hypothesis and the framework; processor; how the subject is called."""
     versions = {name: metadata.version(name) for name in ("numpy", "hypothesis")}
     try:
         own = metadata.version("lnverify")
@@ -26,6 +26,8 @@ def describe(subject: Subject) -> dict[str, Any]:
         "cores": os.cpu_count() or 1,
         "versions": {**versions, **subject.versions},
         "byteorder": sys.byteorder,
+        "framework": subject.framework,
+        "call_text": subject.call_text,
     }
 
 

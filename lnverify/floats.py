@@ -131,11 +131,12 @@ def decode(bits: BitsArray, dtype: str) -> Float64Array:
     """Exact float64 values of bit patterns."""
     if dtype == "float64":
         return bits.view(np.float64)
-    if dtype == "float32":
-        return bits.view(np.float32).astype(np.float64)
-    if dtype == "float16":
-        return bits.view(np.float16).astype(np.float64)
-    return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
+    with np.errstate(invalid="ignore"):  # a signalling NaN becomes a quiet one
+        if dtype == "float32":
+            return bits.view(np.float32).astype(np.float64)
+        if dtype == "float16":
+            return bits.view(np.float16).astype(np.float64)
+        return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,7 +149,7 @@ class FloatArray:
     @classmethod
     def of(cls, values: npt.ArrayLike, dtype: str) -> FloatArray:
         """Round float64 values once to `dtype`."""
-        return cls(dtype, np.ascontiguousarray(encode(values, dtype)))
+        return cls(dtype, np.asarray(encode(values, dtype), order="C"))
 
     @cached_property
     def values(self) -> Float64Array:
@@ -230,12 +231,12 @@ def distance(observed: Float64Array, exact: Float64Array, low: Float64Array | fl
         # The exact value lies on the zero side of an observed number that overshoots it.
         towards_zero = np.signbit(error) == np.signbit(observed)
         apart = np.maximum(np.abs(error) - half_cell(observed, fmt, towards_zero), 0.0)
-        edge = fmt.largest + 0.5 * float(quantum(fmt.largest, fmt)) if fmt.name != "float64" else fmt.largest
-        beyond = np.maximum(edge - np.abs(exact + low), 0.0)
-        same_sign = np.signbit(observed) == np.signbit(exact)
-        apart = np.where(np.isinf(observed), np.where(same_sign, beyond, np.inf), apart)
+        # In this order: largest + half its gap is no float64 number where the format is float64.
+        sign = np.copysign(1.0, observed)
+        beyond = np.maximum((fmt.largest - sign * exact) - sign * low + 0.5 * float(quantum(fmt.largest, fmt)), 0.0)
+        apart = np.where(np.isinf(observed), beyond, apart)
         apart = np.where(np.isinf(exact) & (observed == exact), 0.0, apart)
-        apart = np.where(np.isnan(observed) | np.isnan(exact), np.inf, apart)
+        apart = np.where(np.isnan(apart), np.inf, apart)  # a NaN in one of the three, or infinities that cancel
         return np.where(np.isnan(observed) & np.isnan(exact), 0.0, apart)
 
 

@@ -5,8 +5,13 @@ deviations are taken from the pivot x[0] of each row first: layer norm does not 
 is exact in double-double, so that |mean|/std drops out of the oracle's error. float64 rows are also scaled by
 a power of two (eps by its square), so that nothing overflows or underflows: LN_eps(2^E x) = LN_(eps 4^-E)(x).
 
-Stated errors, relative to the scale of each result (|gamma xhat| + |beta| for y): float64 below 2^-40 while
-|mean|/std <= 1e6; double-double below 2^-97. Both are checked against certified balls in properties/.
+Stated errors, in units of the scale of each result: float64 below 2^-40, at any |mean|/std; double-double below
+2^-97, with a few units of 2^-1074 more where a low word is subnormal (both for n and rows up to 4096). The scale
+is what one unit of error in the mean, in 1/s and in each term does, with m = mean|x - x0|/s and g = |gamma dy|:
+y |gamma|(|xhat| + m) + |beta|; dx (g + mean g + (|xhat| + m) mean(g (|xhat| + m)))/s; dweight sum|dy|(|xhat| + m);
+dbias sum|dy|; derivatives of these their running error (lnverify.running) in u = 2^-53, times 2^-44 for
+double-double. The bounds have the same terms, hence stay at least 2^24 times larger. properties/test_oracle.py
+checks all of it against certified balls, and y against integers alone.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from lnverify.shrink import Shrinker
 from lnverify.strategies import grid, recipes, search, small, stream_seed
 from lnverify.subject import Subject, resolve
 from lnverify.support import Support, find_support, ordinary, require_dtypes
-from lnverify.tally import GENERIC, Tally, finding
+from lnverify.tally import Tally, finding, generic
 from lnverify.transcript import Recorder
 
 DEFAULT_TARGET = "torch.nn.functional.layer_norm"
@@ -293,14 +293,30 @@ def check(
     return report
 
 
+FORWARD = ("LN101", "LN104", "LN105", "LN106")
+ROWS = ("LN601", "LN605")
+
+
 def gather(findings: list[Finding]) -> list[Finding]:
-    """Give a gradient's finding without a cause of its own the named cause of the forward in its dtype."""
-    named = {
-        f.dtype: f.cause
-        for f in reversed(findings)
-        if f.law.startswith(("LN10", "LN4")) and f.severity == "error" and f.cause not in GENERIC
-    }
-    return [replace(f, cause=named[f.dtype]) if f.cause in GENERIC and f.dtype in named else f for f in findings]
+    """Give consequences the cause that they follow from, dtype by dtype.
+
+    Where y is wrong, moments, invariances and gradients whose own laws name no mechanism follow from it. The
+    leading cause is a mechanism that explains y, else rows that mix, else that y is wrong.
+    """
+    leading: dict[str, str] = {}
+    for dtype in {f.dtype for f in findings}:
+        errors = [f for f in findings if f.dtype == dtype and f.severity == "error"]
+        forward = [f.cause for f in errors if f.law in FORWARD]
+        rows = [f.cause for f in errors if f.law in ROWS]
+        named = [c for c in forward if not generic(c)] or (rows if forward else []) or forward
+        if named:
+            leading[dtype] = named[0]
+
+    def cause(f: Finding) -> str:
+        follows = f.severity == "error" and (generic(f.cause) or f.law.startswith(("LN3", "LN4", *ROWS)))
+        return leading[f.dtype] if follows and f.dtype in leading else f.cause
+
+    return [replace(f, cause=cause(f)) for f in findings]
 
 
 def sort_findings(findings: list[Finding]) -> list[Finding]:

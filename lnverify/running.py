@@ -60,7 +60,8 @@ class Running:
 
     def __add__(self, other: Any) -> Running:
         other = self.context.lift(other)
-        return self.context.rounded(self.value + other.value, self.error + other.error)
+        with np.errstate(all="ignore"):
+            return self.context.rounded(self.value + other.value, self.error + other.error)
 
     __radd__ = __add__
 
@@ -74,7 +75,8 @@ class Running:
         other = self.context.lift(other)
         with np.errstate(all="ignore"):
             error = np.abs(self.value) * other.error + np.abs(other.value) * self.error + self.error * other.error
-        return self.context.rounded(self.value * other.value, error)
+            product = self.value * other.value
+        return self.context.rounded(product, error)
 
     __rmul__ = __mul__
 

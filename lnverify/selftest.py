@@ -80,3 +80,18 @@ def selftest(progress: Progress | None = None, only: str = "") -> Selftest:
         wrong = hasattr(entry, "bug")
         outcome.rows.append(examine_mutant(entry) if wrong else examine_correct(entry))
     return outcome
+
+
+def kills(law: str) -> Row:
+    """Run one law alone on its mutant (lnverify.mutants.kills): (law, 'law', (mutant,), killed, note)."""
+    from lnverify.mutants import all_mutants, declared_mutants
+    from lnverify.mutants.kills import KILLS
+
+    name, dtype = KILLS[law]
+    entries: list[Any] = [*all_mutants(), *declared_mutants()]
+    mutant = next((entry for entry in entries if entry.id == name), None)
+    if mutant is None:
+        return law, "law", (name,), True, "not run: the mutant needs torch"
+    report = check(mutant.subject(), dtypes=[dtype], profile="quick", select=[law], max_examples=4)
+    ratio = max((f.worst_ratio for f in report.findings), default=0.0)
+    return law, "law", (name,), bool(report.findings), f"{dtype}, worst ratio {ratio:.3g}"

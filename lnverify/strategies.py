@@ -1,10 +1,7 @@
 """Strategies: the fixed grid of cases, and what Hypothesis draws.
 
-The grid is a covering array from a Reed-Solomon code: over the field of 11 elements, case (a, b, c) takes level
-(a + b j + c j^2) mod 11 in factor j. Any three factors then meet in every combination over all 1331 cases
-(a polynomial of degree 2 is fixed by three points), and any two already within each block of 121 with one c.
-So a prefix of whole blocks covers all pairs, and all blocks all triples. A factor with fewer levels folds.
-Source: Bush, Orthogonal arrays of index unity, Ann. Math. Stat. 23 (1952).
+The grid is a covering array (lnverify.covering): a prefix of whole blocks of 121 cases covers all pairs of levels
+of 11 factors, and all 11 blocks cover all triples. A factor with fewer levels folds.
 """
 
 from __future__ import annotations
@@ -16,6 +13,7 @@ from math import prod
 from typing import Any
 
 from lnverify.case import Case
+from lnverify.covering import PRIME, levels
 from lnverify.floats import FORMATS, FloatArray
 from lnverify.profiles import Profile
 from lnverify.recipes import build
@@ -78,10 +76,10 @@ def grid(support: Support, profile: Profile, seed: int = 0) -> Iterator[Case]:
     fixed = support.subject.capabilities.fixed_shape
     for block in range(profile.blocks):
         recipes: list[dict[str, Any]] = []
-        for a in range(11):
-            for b in range(11):
-                level = [(a + b * j + block * j * j) % 11 for j in range(11)]
-                index = (block * 121 + a * 11 + b) * 7
+        for a in range(PRIME):
+            for b in range(PRIME):
+                level = levels(block, a, b)
+                index = ((block * PRIME + a) * PRIME + b) * 7
                 sizes = N_CLASSES[level[0]]
                 n = prod(fixed) if fixed else sizes[(a + b + block) % len(sizes)]
                 rows = min(ROWS[level[1]], max(cap // max(n, 1), 1))

@@ -10,8 +10,13 @@ from lnverify.law import Law, Outcome
 from lnverify.shrink import cost
 from lnverify.subject import Capabilities
 
-GENERIC = ("y is wrong", "dx is wrong", "dweight is wrong", "dbias is wrong")
+GENERIC = ("is wrong", "the double backward is wrong")  # how a cause begins or ends that names no mechanism
 CAUSES_KEPT = 3
+
+
+def generic(cause: str) -> bool:
+    """Whether a cause only says what is wrong, and not why."""
+    return cause.endswith(GENERIC) or cause.startswith(GENERIC)
 
 
 @dataclass
@@ -60,7 +65,7 @@ class Tally:
 
     def named(self) -> dict[str, Violations]:
         """Violations by cause: the most frequent causes, generic ones only where there is no other."""
-        found = {c: v for c, v in self.violations.items() if c not in GENERIC} or self.violations
+        found = {c: v for c, v in self.violations.items() if not generic(c)} or self.violations
         kept = sorted(found.items(), key=lambda item: -item[1].count)[:CAUSES_KEPT]
         return dict(kept)
 
@@ -75,7 +80,7 @@ class Tally:
             verdict = "inconclusive"
         else:
             verdict = "holds"
-        reason = self.reason
+        reason = self.reason or ("no case of this run is of its kind" if verdict == "inapplicable" else "")
         if verdict == "inconclusive":
             reason = f"{self.informative} of {self.examples} cases were informative, {self.law.minimum} are needed"
         return Result(

@@ -180,9 +180,7 @@ def test_signatures(reference):
     assert list(map(reference.tensors.name_of, twice.inputs)) == (
         ["x", "gamma", "beta", "eps", "y_bar", "x_bar_bar2", "gamma_bar_bar2", "beta_bar_bar2"]
     )
-    assert list(map(reference.tensors.name_of, twice.outputs)) == (
-        ["x_bar2", "gamma_bar2", "beta_bar2", "y_bar_bar2"]
-    )
+    assert list(map(reference.tensors.name_of, twice.outputs)) == (["x_bar2", "gamma_bar2", "beta_bar2", "y_bar_bar2"])
     result = second.layer_norm_vjp_vjp(**arguments(twice))
     assert all(value == 0 for value in result["beta_bar2"])
     assert result["beta_bar2"].shape == (4,)

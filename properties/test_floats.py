@@ -143,12 +143,10 @@ def test_overflow_begins_half_a_gap_beyond_the_largest(dtype):
 
 
 def test_rounding_to_bfloat16_is_not_done_twice():
-    """By way of float32 the first would become 1.0, and the second 1.0078125 + 2^-7."""
     values = np.array([1 + 2.0**-8 + 2.0**-40, 1 + 3 * 2.0**-8 - 2.0**-40])
-    twice = decode((values.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16), "bfloat16")
-    got = round_values(values, "bfloat16")
-    np.testing.assert_array_equal(got, [1.0078125, 1.0078125])
-    assert twice[0] == 1.0  # what truncation gives: the values are hard ones
+    np.testing.assert_array_equal(round_values(values, "bfloat16"), [1.0078125, 1.0078125])
+    # By way of float32 both are ties, which go to even: the values are hard ones.
+    np.testing.assert_array_equal(round_values(values.astype(np.float32), "bfloat16"), [1.0, 1.015625])
 
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
@@ -200,7 +198,10 @@ def test_distance_is_zero_for_the_rounded_value_and_right_elsewhere(dtype, exact
         got = float(distance(np.array(observed), np.array(exact), low, fmt))
         want = fraction_distance(observed, truth, dtype)
         slack = Fraction(2) ** -52 * (abs(truth - Fraction(observed)) + abs(want)) + Fraction(5e-324)
-        assert got == INF if want > Fraction(FORMATS["float64"].largest) else abs(Fraction(got) - want) <= slack
+        if got == INF:
+            assert want + slack > Fraction(FORMATS["float64"].largest)
+        else:
+            assert abs(Fraction(got) - want) <= slack
 
 
 def extremes(dtype: str) -> list[float]:
@@ -221,9 +222,9 @@ def test_the_metric_is_total(dtype):
         ulps = float(error_in_ulp(np.array(observed), np.array(exact), low, fmt))
         assert apart >= 0, where
         assert ulps >= 0, where
-        if math.isfinite(low):
-            assert (apart == 0) == (observed == float(round_values(exact, dtype)) or observed != observed != exact != exact), where  # fmt: skip # noqa: E501
-    assert float(distance(np.array(NAN), np.array(NAN), 0.0, fmt)) == 0.0
+        if low == 0:
+            same = observed == round_values(exact, dtype) or (math.isnan(observed) and math.isnan(exact))
+            assert (apart == 0) == same, where
 
 
 @pytest.mark.parametrize(
@@ -232,7 +233,8 @@ def test_the_metric_is_total(dtype):
         (INF, 3.5e38, 0.0),  # beyond the largest plus half its gap
         (INF, 3.4028234663852886e38, 2.0**103),  # the largest itself: half a gap short of infinity's cell
         (INF, 0.0, 3.4028235677973366e38),
-        (-INF, 3.5e38, INF),
+        (-INF, 1.0, 3.4028235677973366e38),
+        (-INF, 0.0, 3.4028235677973366e38),
         (INF, -INF, INF),
         (1.0, INF, INF),
         (INF, INF, 0.0),
@@ -318,10 +320,12 @@ def test_values_are_read_only():
 
 
 def test_hex_text_is_exact():
-    assert hex_text([1.0, -0.1, 5e-324, INF]) == ["0x1.0000000000000p+0", "-0x1.999999999999ap-4", "0x0.0000000000001p-1022", "inf"]  # fmt: skip # noqa: E501
+    assert hex_text([1.0, 5e-324]) == ["0x1.0000000000000p+0", "0x0.0000000000001p-1022"]
+    assert hex_text(np.array([[-0.1, INF]])) == ["-0x1.999999999999ap-4", "inf"]
 
 
 def test_names_of_dtypes():
-    assert [canonical_dtype(n) for n in ("bf16", " FP16", "torch.float32", "double")] == ["bfloat16", "float16", "float32", "float64"]  # fmt: skip # noqa: E501
+    names = ("bf16", " FP16", "torch.float32", "double")
+    assert [canonical_dtype(n) for n in names] == ["bfloat16", "float16", "float32", "float64"]
     with pytest.raises(UsageError, match="unknown dtype 'int8': choose from float64"):
         canonical_dtype("int8")

@@ -143,3 +143,9 @@ def _collect(name: str, modules: tuple[str, ...], torch_module: str) -> list[Any
         return sorted(entries, key=lambda entry: str(entry.id))
     entries += getattr(importlib.import_module(f"lnverify.mutants.{torch_module}"), name)
     return sorted(entries, key=lambda entry: str(entry.id))
+
+
+def declared_mutants() -> list[Any]:
+    """Those that break what they declare or return beside y (declared.py); they have the same id, bug and subject."""
+    found: list[Any] = importlib.import_module("lnverify.mutants.declared").MUTANTS
+    return found
