@@ -198,7 +198,8 @@ class Bounds:
             d2 = (hg + 3) * u * (mean_gx + mean(g * k)) + mean(g * a)
             bracket = 2 * u * g + d1 + (xhat + a) * d2 + c2 * (a + 3 * u * k) + 2 * u * (c1 + xhat * c2)
             if self.points:
-                bracket = bracket + out.u * (g + mean_g + xhat * mean_gx)
+                # half the smallest subnormal more for each rounded number
+                bracket = bracket + out.u * (g + mean_g + xhat * mean_gx) + out.smallest * (2 + xhat)
             s = st.s[:, None]
             scaled = bracket / s * (1 + es)
             scaled += compute.tiny / s * (gamma + mean(np.broadcast_to(gamma, xhat.shape)) + xhat * mean(gamma * xhat))
@@ -212,7 +213,7 @@ class Bounds:
     @cached_property
     def dweight(self) -> Float64Array:
         """(h_j + 2) u sum_b|dy xhat| + sum_b |dy| a_bj (1 + (h_j + 2) u) + t, (n,); h_j counts the rows where
-        dy is not zero. Two rounding points add 2 u_out sum_b|dy xhat|."""
+        dy is not zero. Two rounding points add 2 u_out sum_b|dy xhat|, and half the smallest subnormal for each number."""
         compute, out = self.precision.compute, FORMATS[self.case.arrays["weight"].dtype]
         dy, xhat = np.abs(self.case.matrix("dy")), np.abs(self.exact.statistics.xhat)
         with np.errstate(all="ignore"):
@@ -226,7 +227,8 @@ class Bounds:
             if out.precision < compute.precision:
                 bound += compute.u * np.abs(self.exact.pair("dweight").hi)
             if self.points:
-                bound += 2 * self.precision.output.u * total
+                stored = self.precision.output
+                bound += 2 * stored.u * total + stored.smallest * (dy + (dy != 0)).sum(axis=0)
             return np.asarray(bound)
 
     @cached_property
@@ -245,65 +247,3 @@ class Bounds:
         """The bound of y, dx, dweight, dbias, mean or rstd. Raises AttributeError for another output."""
         bound: Float64Array = getattr(self, output)
         return bound
-
-
-@dataclass(frozen=True)
-class Range:
-    """Which rows of a case lie where right algorithms may overflow, (rows,) booleans each.
-
-    excused: the deviations or the sum overflow in some reasonable algorithm: not judged at all.
-    grey: squares or the affine product may overflow: an infinity or NaN there is RANGE, a finite value judged.
-    backward: rstd^3 or the sums of the backward leave the range in right code: gradients not judged.
-    column: sums over rows may overflow: scalar, for dweight and dbias.
-    """
-
-    excused: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
-    grey: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
-    backward: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
-    column: bool
-
-
-def row_range(case: Case, exact: Exact, compute: Format) -> Range:
-    """Rows near the ends of the compute format's range, Omega = its largest number.
-
-    excused: n^2 s^2 (v + x0^2) > Omega/4 (Chan's merge multiplies counts) or sum|x| > Omega/4.
-    grey: n max x^2 > Omega/4; or 0 < max x^2 < max(t, 4 eps/Omega) (eps rescaled with the row overflows); or
-    |gamma| (|x| + |mu|)/s + |beta| > Omega/4 (the folded form).
-    backward: s^3 or s^-3 outside [t, Omega/4]; or n max|g|, n max|g x| or s^-3 n max|g d| > Omega/4 (code that
-    differentiates rsqrt loses the projection term there).
-    """
-    st, n = exact.statistics, max(case.n, 1)
-    quarter = compute.largest / 4
-    with np.errstate(all="ignore"):
-        e = st.exponent.astype(np.float64)
-        x = np.abs(case.matrix("x"))
-        reach = x.max(axis=1, initial=0.0)
-        pivot = st.xhat[:, 0] if case.n else np.zeros(case.rows)
-        log_deviation = np.log2(np.maximum(n * st.s * np.sqrt(st.var / st.s**2 + pivot**2), 0.0)) + e
-        half_quarter = 0.5 * np.log2(quarter)
-        excused = (log_deviation > half_quarter) | (x.sum(axis=1) > quarter)
-        log_reach = np.log2(reach)
-        grey = (log_reach + 0.5 * np.log2(n)) > half_quarter
-        low = max(compute.tiny, 4 * case.eps / compute.largest)
-        grey |= (reach > 0) & (2 * log_reach < np.log2(low))
-        gamma = np.abs(case.vector("weight")).max(initial=0.0) if case.has("weight") else 1.0
-        beta = np.abs(case.vector("bias")).max(initial=0.0) if case.has("bias") else 0.0
-        spread = np.ldexp(reach + np.abs(np.ldexp(st.mu, st.exponent)), -st.exponent) / st.s
-        grey |= ~(gamma * spread + beta <= quarter)
-        if case.has("dy"):
-            g = np.abs(case.matrix("dy")) * (np.abs(case.vector("weight")) if case.has("weight") else 1.0)
-            log_s = np.log2(st.s) + e
-            log_top, log_tiny = np.log2(quarter), np.log2(compute.tiny)
-            backward = (3 * log_s < log_tiny) | (np.abs(3 * log_s) > log_top) | (-3 * log_s < log_tiny)
-            g_top = g.max(axis=1, initial=0.0)
-            backward |= n * g_top > quarter
-            backward |= n * (g * x).max(axis=1, initial=0.0) > quarter
-            deviation = np.abs(st.x - st.mu[:, None])
-            gd = (g * deviation).max(axis=1, initial=0.0)
-            backward |= (np.log2(gd) + e - 3 * log_s + np.log2(n)) > log_top
-            dy_sum = np.abs(case.matrix("dy")).sum(axis=0)
-            column = bool((dy_sum * max(1.0, float(np.sqrt(n))) > quarter).any())
-        else:
-            backward, column = np.zeros(case.rows, dtype=bool), False
-        broken = ~np.isfinite(x).all(axis=1)
-        return Range(excused & ~broken, grey & ~broken, backward & ~broken, column)

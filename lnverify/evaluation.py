@@ -19,7 +19,7 @@ from functools import cached_property
 
 import numpy as np
 
-from lnverify.bounds import Bounds, Precision, Range, row_range
+from lnverify.bounds import Bounds, Precision
 from lnverify.case import Case
 from lnverify.derivative_bounds import DerivativeBounds
 from lnverify.floats import FORMATS, Float64Array, FloatArray, distance, error_in_ulp, quantum
@@ -27,6 +27,7 @@ from lnverify.judgement import COLUMN_OUTPUTS, ROW_OUTPUTS, Judgement
 from lnverify.law import Outcome
 from lnverify.oracle import Exact, Pair
 from lnverify.protocol import Response
+from lnverify.row_range import Range, row_range
 from lnverify.subject import Subject
 
 
@@ -170,7 +171,7 @@ class Evaluation:
     @cached_property
     def range(self) -> Range:
         """Rows near the ends of the range."""
-        return row_range(self.case, self.exact, self.precision.compute)
+        return row_range(self.case, self.exact, self.precision)
 
     def bounds(self, tier: str = "det", points: bool = False) -> Bounds:
         """The bounds in a tier."""
@@ -238,14 +239,14 @@ class Evaluation:
         """Elements that are not judged, in the output's shape."""
         broken = ~np.isfinite(self.case.matrix("x")).all(axis=1)
         limits = self.range
+        second = output == "ty" or output.startswith("d2")
+        unsafe = limits.excused | limits.grey | limits.backward | (limits.derivatives if second else False)
         if output in COLUMN_OUTPUTS:
-            off = bool(broken.any())
-            if not output.endswith("bias"):
-                off |= bool((limits.excused | limits.grey | limits.backward).any())
+            off = bool(broken.any()) or (output != "dbias" and bool(unsafe.any()))
             return np.full(returned.shape, off or limits.column)
         rows = broken | limits.excused
         if output in ("dx", "d2x", "d2dy", "ty"):
-            rows = rows | limits.grey | (limits.backward if output != "ty" else False)
+            rows = rows | unsafe
         else:
             lost = ~np.isfinite(returned) if returned.ndim == 1 else ~np.isfinite(returned).all(axis=1)
             rows = rows | (limits.grey & lost)

@@ -144,7 +144,7 @@ def build(recipe: Recipe) -> Case:
     add("x", _x({**recipe, "seed": seed}, rows, n), full, dtype)
     layouts = dict(recipe.get("layouts") or {})
     if recipe["weight"]:
-        add("weight", _weight(recipe["weight"], seed + 5, n, parameters), shape, parameters)
+        add("weight", _weight(recipe["weight"], seed + 5, n, dtype), shape, parameters)
     if recipe["bias"]:
         add("bias", _bias(recipe["bias"], seed + 7, n), shape, parameters)
     if recipe.get("dy"):

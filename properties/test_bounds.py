@@ -9,11 +9,12 @@ import pytest
 from hypothesis import event, given, target
 from hypothesis import strategies as st
 
-from lnverify.bounds import Bounds, Precision, roundings, row_range
+from lnverify.bounds import Bounds, Precision, roundings
 from lnverify.case import Case
 from lnverify.floats import FORMATS, Float64Array, FloatArray, distance, round_values
 from lnverify.oracle import Exact
 from lnverify.recipes import build
+from lnverify.row_range import row_range
 from properties.drawing import quiet, recipe, recipes
 from properties.right_algorithms import BACKWARDS, OUTPUTS, STATISTICS, SUMS
 
@@ -51,7 +52,7 @@ def run(case: Case, statistics: str, total: str, output: str, backward: str) -> 
 def ratios(case: Case, found: dict[str, Float64Array], tier: str = "det") -> dict[str, float]:
     """Largest error over bound by output, over what is judged: rows in range, and finite bounds."""
     exact, precision = Exact(case), Precision.of(case.dtype)
-    bounds, limits = Bounds(case, exact, precision, tier), row_range(case, exact, precision.compute)
+    bounds, limits = Bounds(case, exact, precision, tier), row_range(case, exact, precision)
     judged = {}
     for name in (n for n in OUT if n in ("y", "dx") or case.has(n[1:])):
         pair, bound = exact.pair(name), bounds.of(name)
@@ -197,7 +198,7 @@ def test_a_constant_row_with_eps_has_a_finite_bound(value, eps):
     sharp as an error of the mean times eps^-1/2 allows."""
     case = build(recipe(eps=eps)).with_arrays(x=FloatArray.of(np.full((3, 5), value), "float32"))
     exact = Exact(case)
-    bounds, limits = Bounds(case, exact, Precision.of("float32")), row_range(case, exact, FORMATS["float32"])
+    bounds, limits = Bounds(case, exact, Precision.of("float32")), row_range(case, exact, Precision.of("float32"))
     assert np.isfinite(bounds.y).all()
     assert not (limits.excused | limits.grey | limits.backward).any()
     gamma, beta = np.abs(case.vector("weight")), np.abs(case.vector("bias"))
@@ -220,7 +221,7 @@ def ranged(row: list[float], dtype: str = "float32", **changes: float) -> tuple[
     """Whether a row is excused, grey, and out of range in the backward."""
     case = build(recipe(dtype=dtype, batch=[1], shape=[len(row)], weight="ones", bias="zeros", dy="ones"))
     case = replace(case.with_arrays(x=FloatArray.of([row], dtype)), eps=changes.get("eps", 1e-5))
-    found = row_range(case, Exact(case), Precision.of(dtype).compute)
+    found = row_range(case, Exact(case), Precision.of(dtype))
     assert not found.column
     return bool(found.excused[0]), bool(found.grey[0]), bool(found.backward[0])
 
@@ -248,7 +249,7 @@ def test_range_is_by_row():
     case = build(recipe(batch=[3], shape=[3]))
     x = FloatArray.of([[1.0, 2.0, 4.0], [1e19, -1e19, 0.0], [0.0, 0.0, 0.0]], "float32")
     case = case.with_arrays(x=x)
-    found = row_range(case, Exact(case), FORMATS["float32"])
+    found = row_range(case, Exact(case), Precision.of("float32"))
     assert found.excused.tolist() == [False, True, False]
     assert found.grey.tolist() == [False, True, False]
 
@@ -256,5 +257,5 @@ def test_range_is_by_row():
 def test_large_sums_over_rows_are_a_matter_of_columns():
     case = build(recipe(batch=[3]))
     huge = case.with_arrays(dy=FloatArray.of(np.full((3, 5), 1e38), "float32"))
-    assert row_range(huge, Exact(huge), FORMATS["float32"]).column
-    assert not row_range(case, Exact(case), FORMATS["float32"]).column
+    assert row_range(huge, Exact(huge), Precision.of("float32")).column
+    assert not row_range(case, Exact(case), Precision.of("float32")).column

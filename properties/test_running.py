@@ -14,7 +14,7 @@ import pytest
 import torch
 from hypothesis import given, target
 
-from lnverify.bounds import Precision, row_range
+from lnverify.bounds import Precision
 from lnverify.case import Case
 from lnverify.derivative_bounds import DerivativeBounds
 from lnverify.floats import FORMATS, FloatArray
@@ -22,6 +22,7 @@ from lnverify.formulas import layer_norm as first
 from lnverify.formulas import layer_norm_second_order as second
 from lnverify.oracle import Exact
 from lnverify.recipes import build
+from lnverify.row_range import row_range
 from lnverify.running import Context, Running
 from properties.certified import KEYS, SUFFIX
 from properties.drawing import quiet, recipe, recipes
@@ -186,7 +187,7 @@ def by_torch(case: Case) -> dict[str, Any]:
 def used(case: Case, found: dict[str, Any], tier: str = "det") -> dict[str, float]:
     """Error over bound by output, where the rows are in range and the bound is finite."""
     exact, precision = Exact(case), Precision.of("float32")
-    bounds, limits = DerivativeBounds(case, exact, precision, tier), row_range(case, exact, precision.compute)
+    bounds, limits = DerivativeBounds(case, exact, precision, tier), row_range(case, exact, precision)
     off = limits.excused | limits.grey | limits.backward
     ratios = {}
     for name, got in found.items():

@@ -157,9 +157,7 @@ def test_the_built_in_adapters_are_found_by_walking_the_package():
 
 def test_importing_the_adapters_imports_no_framework():
     code = "import sys, lnverify.adapters as a; a.registry(); assert 'torch' not in sys.modules"
-    subprocess.run(
-        [sys.executable, "-c", code], check=True, env={"PYTHONPATH": ":".join(sys.path)}, timeout=120
-    )
+    subprocess.run([sys.executable, "-c", code], check=True, env={"PYTHONPATH": ":".join(sys.path)}, timeout=120)
 
 
 def test_third_party_adapters_come_first_and_a_broken_one_is_a_warning(monkeypatch):
@@ -221,10 +219,7 @@ def test_special_bits_survive():
         # A NaN with a payload, the smallest subnormal, -0 and infinity.
         top = fmt.bits(1) << fmt.bits(fmt.bits().itemsize * 8 - 1)
         bits = np.array([NAN_BITS[name] + 1, 1, top, FloatArray.of([np.inf], name).bits[0]], fmt.bits)
-        assert (
-            to_array(hold(FloatArray(name, bits), "strided", "cpu").tensor, "x").bits.tolist()
-            == bits.tolist()
-        )
+        assert to_array(hold(FloatArray(name, bits), "strided", "cpu").tensor, "x").bits.tolist() == bits.tolist()
 
 
 def test_strides_are_what_the_layouts_say():
@@ -276,9 +271,7 @@ def test_torch_subjects_give_the_right_values_and_gradients(target):
 def test_function_and_module_agree_with_torch_in_bits(target, dtype):
     given = arrays(dtype)
     response = ask(resolve(target), given)
-    tensors = [
-        torch.tensor(given[n].values, dtype=getattr(torch, dtype)) for n in ("x", "weight", "bias", "dy")
-    ]
+    tensors = [torch.tensor(given[n].values, dtype=getattr(torch, dtype)) for n in ("x", "weight", "bias", "dy")]
     leaves = [t.requires_grad_() for t in tensors[:3]]
     y = torch.nn.functional.layer_norm(leaves[0], (8,), leaves[1], leaves[2], 1e-5)
     for name, value in zip(("y", *GRADIENTS), (y, *torch.autograd.grad(y, leaves, tensors[3])), strict=True):
@@ -371,8 +364,7 @@ def test_gradients_keep_the_shape_of_ours_where_the_module_has_its_own():
 def test_several_dimensions():
     given = arrays(shape=(2, 3, 4), n=2)
     flat = {
-        k: FloatArray(v.dtype, v.bits.reshape(-1, 12) if v.bits.ndim == 3 else v.bits.ravel())
-        for k, v in given.items()
+        k: FloatArray(v.dtype, v.bits.reshape(-1, 12) if v.bits.ndim == 3 else v.bits.ravel()) for k, v in given.items()
     }
     for target in (plain, by_axis, torch.nn.LayerNorm):
         response = ask(resolve(target), given, "y", "dx", n=2)
@@ -531,9 +523,7 @@ def test_a_write_beside_the_view_is_seen():
         torch.as_strided(x, (1,), (1,), 1).fill_(5.0)
         return x * 1
 
-    assert ask(
-        resolve(spills), {"x": arrays()["x"]}, "y", layouts={"x": "strided"}, requires_grad=()
-    ).changed == ("x",)
+    assert ask(resolve(spills), {"x": arrays()["x"]}, "y", layouts={"x": "strided"}, requires_grad=()).changed == ("x",)
 
 
 @pytest.mark.parametrize(

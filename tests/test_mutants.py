@@ -49,9 +49,7 @@ def exact(arrays: dict[str, Array], shape: tuple[int, ...], eps: float) -> Answe
 def in_numpy(forward: Any, backward: Any, arrays: dict[str, Array], sample: Sample, dtype: str) -> Answers:
     """What a pair of NumPy functions answers, unrounded."""
     real = np.float64 if dtype == "float64" else np.float32
-    x, dy, weight, bias = (
-        arrays[k].astype(real) if k in arrays else None for k in ("x", "dy", "weight", "bias")
-    )
+    x, dy, weight, bias = (arrays[k].astype(real) if k in arrays else None for k in ("x", "dy", "weight", "bias"))
     y, *saved = forward(x, sample.shape, weight, bias, sample.eps, dtype)
     extra = (y,) if "y" in backward.__annotations__ else ()
     results = backward(dy, x, weight, bias, sample.eps, sample.shape, tuple(saved), dtype, *extra)
@@ -62,9 +60,7 @@ def in_torch(function: Any, arrays: dict[str, Array], sample: Sample, dtype: str
     """What a torch function answers, by autograd."""
     import torch
 
-    tensors = {
-        k: torch.tensor(v, dtype=getattr(torch, dtype), requires_grad=k != "dy") for k, v in arrays.items()
-    }
+    tensors = {k: torch.tensor(v, dtype=getattr(torch, dtype), requires_grad=k != "dy") for k, v in arrays.items()}
     dy = tensors.pop("dy")
     if isinstance(function, type):
         function = as_function(function)
@@ -79,9 +75,7 @@ def as_function(module_class: Any) -> Any:
     import torch
 
     def function(x: Any, shape: Any, weight: Any, bias: Any, eps: float) -> Any:
-        module = module_class(
-            shape, eps, weight is not None or bias is not None, bias is not None, dtype=x.dtype
-        )
+        module = module_class(shape, eps, weight is not None or bias is not None, bias is not None, dtype=x.dtype)
         given = {"weight": weight, "bias": bias}
         given = {k: v for k, v in given.items() if v is not None}
         if weight is None and bias is not None:
@@ -159,9 +153,7 @@ def test_mutant_is_wrong_on_its_trigger(id: str) -> None:
     assert wrong, {n: (error(got, want, n), error(textbook, want, n)) for n in spoiled(mutant)}
     for name in NAMES:
         if name not in mutant.affected and mutant.trigger.kind == "normal":
-            assert error(got, want, name) <= 5 * error(textbook, want, name) + 1e-6, (
-                f"{name} is wrong as well"
-            )
+            assert error(got, want, name) <= 5 * error(textbook, want, name) + 1e-6, f"{name} is wrong as well"
 
 
 SAMPLES = {
@@ -246,10 +238,7 @@ def test_in_place_mutants_change_their_arguments() -> None:
 
 def test_float64_output_is_float64() -> None:
     sample = Sample()
-    assert (
-        answer(MUTANTS["float64-output"], sample.arrays("float32"), sample, "float32")["y"].dtype
-        == np.float64
-    )
+    assert answer(MUTANTS["float64-output"], sample.arrays("float32"), sample, "float32")["y"].dtype == np.float64
 
 
 def test_without_torch_those_in_numpy_remain(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,9 +33,7 @@ def _texts() -> dict[str, str]:
     """Every text file of the tree by its name; hidden folders other than .ci are tools' and not ours."""
     texts = {}
     for folder, folders, names in os.walk(ROOT):
-        folders[:] = [
-            f for f in folders if f == ".ci" or (f[0] != "." and f not in {"__pycache__", "dist", "build"})
-        ]
+        folders[:] = [f for f in folders if f == ".ci" or (f[0] != "." and f not in {"__pycache__", "dist", "build"})]
         for name in names:
             path = Path(folder, name)
             try:
@@ -75,9 +73,7 @@ def _complaint(command: list[str]) -> str | None:
         unknown = [name for name in asked if not tox.has_section(f"testenv:{name}")]
         return f"tox.ini has no environment {', '.join(unknown)}" if unknown else None
     if tool == "pip":
-        extras = {
-            name for word in words for group in re.findall(r"\.\[(.*?)\]", word) for name in group.split(",")
-        }
+        extras = {name for word in words for group in re.findall(r"\.\[(.*?)\]", word) for name in group.split(",")}
         unknown = sorted(extras - set(PROJECT["optional-dependencies"]))
         return f"pyproject.toml has no extra {', '.join(unknown)}" if unknown else None
     files = [word for word in command if word.endswith(".py") or word.startswith((".ci/", "./"))]

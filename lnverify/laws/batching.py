@@ -87,7 +87,7 @@ def row_alone(ev: Evaluation) -> Outcome:
     "LN602",
     name="batch-invariance",
     severity="error",
-    limit=16,
+    limit=48,
     max_elements=1 << 15,
     source="declared by the subject (batch_invariant)",
 )

@@ -105,9 +105,8 @@ def truncated_gradient(dy: Array, x: Array, weight: Any, bias: Any, eps: float, 
     if dbias is None:
         return dx, dweight, None
     with np.errstate(all="ignore"):
-        nearest = round_values(dbias, dtype)
-        gap = quantum(nearest, FORMATS[dtype])
-        cut = np.where(np.abs(nearest) > np.abs(dbias), nearest - np.copysign(gap, nearest), nearest)
+        gap = quantum(dbias, FORMATS[dtype])
+        cut = np.trunc(dbias / gap) * gap
     return dx, dweight, cut.astype(dbias.dtype)
 
 

@@ -16,7 +16,6 @@ from lnverify.mutants.parts import (
     Columns,
     Gradients,
     Problem,
-    backward,
     column_sums,
     down,
     finished,
@@ -82,20 +81,6 @@ def skipped_columns(width: int) -> Columns:
         return dweight, dbias
 
     return run
-
-
-def difference(
-    dy: Array, x: Array, weight: Array | None, bias: Array | None, eps: float, normalized_shape: tuple[int,
-    ...],
-    saved: tuple[Array, ...], dtype: str,
-) -> Gradients:  # fmt: skip
-    """The weight gradient as sum(dy rstd x) - sum(dy rstd mean): two large numbers at n = 1."""
-
-    def columns(p: Problem, d: Array, xhat: Array) -> tuple[Array, Array]:
-        mean, rstd = saved[0].reshape(p.rows, 1), saved[1].reshape(p.rows, 1)
-        return down(d * p.x * rstd) - down(d * (mean * rstd)), down(d)
-
-    return backward(columns=columns)(dy, x, weight, bias, eps, normalized_shape, saved, dtype)
 
 
 # --- what is returned -------------------------------------------------------------------------------------
@@ -195,8 +180,4 @@ MUTANTS = [
     entry("flat-parameter-gradient", "Beyond 64 rows parameter gradients come back flat, whatever the shape.",
           ("pytorch/pytorch#192016", "pytorch/pytorch#193016", "intel/torch-xpu-ops#5235"),
           Sample(batch=(100,), shape=(3, 4)), SUMS, returning(flat), laws=("LN2", "LN6")),
-    entry("dweight-difference",
-          "dweight as a difference of two sums: a residue at n = 1, and noise at a large mean.",
-          ("pytorch/pytorch#188372", "pytorch/pytorch#188375"),
-          Sample(shape=(1,), mean=1e6, dtype="float32"), ("dweight",), difference, laws=("LN2", "LN5")),
 ]  # fmt: skip

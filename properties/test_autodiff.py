@@ -1,0 +1,27 @@
+"""LN2xx, forward mode and double backward: every law of lnverify/laws/autodiff.py kills its mutant, and right code of three kinds passes it."""
+
+from __future__ import annotations
+
+import pytest
+
+from lnverify.mutants.kills import KILLS
+from lnverify.selftest import kills
+from properties.families import RIGHT, errors_of_right_code, laws_of
+
+LAWS = laws_of("autodiff")
+
+
+def test_every_law_has_a_mutant() -> None:
+    assert LAWS
+    assert [law for law in LAWS if law not in KILLS] == []
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_a_law_alone_kills_its_mutant(law: str) -> None:
+    row = kills(law)
+    assert row[3], row
+
+
+@pytest.mark.parametrize(("name", "dtype"), [*zip(RIGHT, ("float32", "bfloat16", "float64"), strict=True)])
+def test_right_code_passes(name: str, dtype: str) -> None:
+    assert errors_of_right_code(name, LAWS, dtype) == []
