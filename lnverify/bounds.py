@@ -213,7 +213,7 @@ class Bounds:
     @cached_property
     def dweight(self) -> Float64Array:
         """(h_j + 2) u sum_b|dy xhat| + sum_b |dy| a_bj (1 + (h_j + 2) u) + t, (n,); h_j counts the rows where
-        dy is not zero. Two rounding points add 2 u_out sum_b|dy xhat|, and half the smallest subnormal for each number."""
+        dy is not zero. Two rounding points add 2 u_out sum_b|dy xhat|, and half the smallest subnormal each."""
         compute, out = self.precision.compute, FORMATS[self.case.arrays["weight"].dtype]
         dy, xhat = np.abs(self.case.matrix("dy")), np.abs(self.exact.statistics.xhat)
         with np.errstate(all="ignore"):

@@ -1,4 +1,4 @@
-"""LN2xx, forward mode and double backward: every law of lnverify/laws/autodiff.py kills its mutant, and right code of three kinds passes it."""
+"""LN2xx, second part: every law of autodiff.py kills its mutant, and right code of three kinds passes it."""
 
 from __future__ import annotations
 

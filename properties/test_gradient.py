@@ -1,4 +1,4 @@
-"""LN2xx, first order: every law of lnverify/laws/gradient.py kills its mutant, and right code of three kinds passes it."""
+"""LN2xx: every law of lnverify/laws/gradient.py kills its mutant, and right code of three kinds passes it."""
 
 from __future__ import annotations
 

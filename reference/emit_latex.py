@@ -83,9 +83,7 @@ def latex(value: Expr) -> str:
     """The LaTeX of an expression; positive terms first."""
     if value == 0:
         return "0"
-    printed = sorted(
-        (product(term) for term in sorted(Add.make_args(value), key=str)), key=lambda term: term[0] == "-"
-    )
+    printed = sorted((product(term) for term in sorted(Add.make_args(value), key=str)), key=lambda term: term[0] == "-")
     text = " ".join(f"{sign} {term}" for sign, term in printed)
     return text.removeprefix("+ ")
 

@@ -163,9 +163,7 @@ def let(statement: Let, p: Program) -> list[str]:
         source = max(same, key=lambda tensor: name_of(target).startswith(f"{name_of(tensor)}_"))
         return [f"    {name_of(target)} = zeros_like({name_of(source)})"]
     if missing := set(target.indices) - indices(value):
-        raise UnprintableError(
-            f"{target} does not vary with {min(map(str, missing))}: it would lose that axis"
-        )
+        raise UnprintableError(f"{target} does not vary with {min(map(str, missing))}: it would lose that axis")
     return assignment(name_of(target), signed(value, target.indices))
 
 

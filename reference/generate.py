@@ -66,9 +66,7 @@ function returns a dict of named arrays, and raises ShapeError if shapes disagre
 
 def section(title: str, p: Program) -> str:
     """One program in docs/formulas.md."""
-    return (
-        f"## {title}\n\n`{p.name}({names(p.inputs)})` gives {names(p.outputs)}.\n\n$$\n{equations(p)}\n$$\n"
-    )
+    return f"## {title}\n\n`{p.name}({names(p.inputs)})` gives {names(p.outputs)}.\n\n$$\n{equations(p)}\n$$\n"
 
 
 def formulas_page() -> str:
@@ -93,9 +91,7 @@ def formulas_page() -> str:
             raise SystemExit(f"{theorem.name} is not proved: {theorem.difference()} is not 0")
         left = theorem.shown or latex(theorem.left)
         assumed = "".join(f" Assumed: ${latex(let.target)} = {latex(let.value)}$." for let in theorem.given)
-        parts.append(
-            f"**{theorem.name}**. {theorem.words}{assumed}\n\n$$\n{left} = {latex(theorem.right)}\n$$\n"
-        )
+        parts.append(f"**{theorem.name}**. {theorem.words}{assumed}\n\n$$\n{left} = {latex(theorem.right)}\n$$\n")
     for theorem in closed_forms():
         if not theorem.proved():
             raise SystemExit(f"{theorem.name} is not proved, so that its function may not be emitted")

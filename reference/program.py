@@ -127,9 +127,7 @@ class Program:
 
     def returning(self, *names: str) -> Program:
         """The same statements with other outputs."""
-        return Program(
-            self.name, self.inputs, self.body, tuple(self.homes[name] for name in names), self.fixed
-        )
+        return Program(self.name, self.inputs, self.body, tuple(self.homes[name] for name in names), self.fixed)
 
     def suffix(self, word: str) -> str:
         """`_bar`, or `_bar2`, ... when the program is itself a reverse mode: the first that is free."""
@@ -177,9 +175,7 @@ def jvp(p: Program) -> Program:
     dot = p.suffix("_dot")
     body: list[Let | Call] = []
     dots = {
-        name_of(tensor): renamed(tensor, name_of(tensor) + dot)
-        for tensor in p.inputs
-        if name_of(tensor) not in p.fixed
+        name_of(tensor): renamed(tensor, name_of(tensor) + dot) for tensor in p.inputs if name_of(tensor) not in p.fixed
     }
     tangents = tuple(dots.values())
 
@@ -300,9 +296,7 @@ def tidy(p: Program) -> Program:
             continue
         body.append(Let(target, value))
         # A definition with a broadcast index does not determine its own indices: not reusable.
-        if not (value.is_Atom or value.has(Sum) or value.is_Indexed) and indices(value) == set(
-            target.indices
-        ):
+        if not (value.is_Atom or value.has(Sum) or value.is_Indexed) and indices(value) == set(target.indices):
             named.append(body[-1])
     needed = {name_of(tensor) for tensor in p.outputs}
     alive: list[Let | Call] = []

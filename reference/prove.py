@@ -24,9 +24,7 @@ from tensors import extent, name_of
 j, k = Idx("j", H), Idx("k", H)
 
 
-def inline(
-    p: Program, value: Expr, given: Sequence[Let] = (), keep: frozenset[str] = frozenset({"r"})
-) -> Expr:
+def inline(p: Program, value: Expr, given: Sequence[Let] = (), keep: frozenset[str] = frozenset({"r"})) -> Expr:
     """`value`, with every name but `keep` replaced by its definition in `p`, or among the `given`."""
     definitions = {name_of(let.target): let for let in (*p.body, *given) if isinstance(let, Let)}
     number = count()

@@ -114,8 +114,8 @@ SIXTEEN = ("bfloat16", "float16")
 MUTANTS = [
     DeclaredMutant("gradient-rounded-between", "weight * dy is rounded to 16 bits before the sums of the backward.",
                    _textbook, ("LN210",), {}, SIXTEEN, backward=rounded_gradient),
-    DeclaredMutant("gradient-truncated", "dbias is cut off to 16 bits, not rounded.", _textbook, ("LN211",), {}, SIXTEEN,
-                   backward=truncated_gradient),
+    DeclaredMutant("gradient-truncated", "dbias is cut off to 16 bits, not rounded.", _textbook, ("LN211",), {},
+                   SIXTEEN, backward=truncated_gradient),
     DeclaredMutant("returned-rstd-without-eps", "The rstd returned beside y leaves eps out.", rstd_without_eps,
                    ("LN107",), {"returns": ("y", "mean", "rstd")}, threads=("tenstorrent/tt-metal#48606",)),
     DeclaredMutant("batch-variant", "A row alone is summed from the other end, though batch invariance is declared.",
