@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from math import prod
 from typing import Any
 from zlib import crc32
@@ -25,7 +26,7 @@ from lnverify.operation import operation as find_operation
 from lnverify.profiles import Profile
 from lnverify.profiles import profile as find_profile
 from lnverify.shrink import Shrinker
-from lnverify.strategies import grid, recipes, search, small, stream_seed
+from lnverify.strategies import grid, recipes, search, small, stream_seed, tall
 from lnverify.subject import Subject, resolve
 from lnverify.support import Support, find_support, ordinary, require_dtypes
 from lnverify.tally import Tally, finding, generic
@@ -66,7 +67,7 @@ class Examination:
         given = self.max_examples
         self.recipes = self.profile.recipes if given is None else given
         self.small = self.profile.small if given is None else given
-        self.total = self.profile.blocks * 121 + self.recipes + self.small
+        self.total = self.profile.blocks * 121 + self.recipes + self.small + 2
 
     def able(self, law: Law) -> bool:
         """Whether the law can look at this dtype and subject; notes the reason where not."""
@@ -82,7 +83,7 @@ class Examination:
         self.active = [law for law in self.laws if self.able(law)]
         first = ordinary(self.support.subject, self.support.dtype, self.support.device, self.support.affine[0])
         self.examine(first, once=True)
-        for case in grid(self.support, self.profile, 0):
+        for case in chain(grid(self.support, self.profile), tall(self.support, self.profile)):
             self.examine(case)
         drawn = (
             ("recipes", recipes(self.support, self.profile), self.recipes),

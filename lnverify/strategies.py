@@ -23,6 +23,7 @@ N_CLASSES = (
     (8, 7, 9), (1,), (3, 2), (17, 15, 16), (33, 31, 32), (65, 63, 64), (129, 127, 128), (257, 255, 256, 300),
     (769, 512, 1023, 1025), (2049, 2047, 2048), (4097, 4095, 4096),
 )  # fmt: skip
+TALLEST = 65600
 ROWS = (2, 1, 3, 33, 65, 257, 0, 513, 2049, 4097, 8193)
 GRADS = (
     ("x", "weight", "bias"), ("x",), ("weight", "bias"), ("x", "weight"), ("x", "bias"), ("weight",), ("bias",),
@@ -105,6 +106,19 @@ def grid(support: Support, profile: Profile, seed: int = 0) -> Iterator[Case]:
         recipes.sort(key=lambda r: prod(r["batch"]) * prod(r["shape"]) > 1 << 13)
         for recipe in recipes:
             yield build(recipe)
+
+
+def tall(support: Support, profile: Profile) -> Iterator[Case]:
+    """One case with more rows than a launch grid of 65535 blocks holds (NVIDIA/apex#411), where the cap allows."""
+    cap = profile.cap64 if support.dtype == "float64" else profile.cap
+    if cap < TALLEST or support.subject.capabilities.fixed_shape:
+        return
+    weight, bias = AFFINE[support.affine[0]]
+    yield build({
+        "dtype": support.dtype, "batch": [TALLEST], "shape": [min(cap // TALLEST, 8)], "regime": "rows", "mean": 0.5,
+        "scale": 0, "eps": support.eps[0], "seed": 11, "weight": weight, "bias": bias, "dy": "integers",
+        "device": support.device,
+    })  # fmt: skip
 
 
 def stream_seed(*parts: Any) -> int:

@@ -1,4 +1,4 @@
-"""LN6xx: every law of lnverify/laws/batching.py kills its mutant, and right code of three kinds passes it."""
+"""LN6xx: every law of lnverify/laws/batching.py kills its mutant, and right code of two kinds passes it."""
 
 from __future__ import annotations
 
@@ -22,6 +22,6 @@ def test_a_law_alone_kills_its_mutant(law: str) -> None:
     assert row[3], row
 
 
-@pytest.mark.parametrize(("name", "dtype"), [*zip(RIGHT, ("float32", "bfloat16", "float64"), strict=True)])
+@pytest.mark.parametrize(("name", "dtype"), RIGHT)
 def test_right_code_passes(name: str, dtype: str) -> None:
     assert errors_of_right_code(name, LAWS, dtype) == []

@@ -1,6 +1,6 @@
 """The two figures that the suite lives by: every mutant is found, and no right implementation is accused.
 
-Right implementations run here in two dtypes each; `tox -e selftest` runs all four, and `lnverify selftest` all that.
+Right implementations run here in one dtype each, in turn; `tox -e selftest` runs all four.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import pytest
 from lnverify.mutants import Correct, Mutant, all_correct, all_mutants, declared_mutants
 from lnverify.selftest import examine_correct, examine_mutant, selftest
 
-PAIRS = (("float32", "float16"), ("float64", "bfloat16"))
+DTYPES = ("float32", "bfloat16", "float64", "float16")
 
 
 @pytest.mark.parametrize("mutant", [*all_mutants(), *declared_mutants()], ids=lambda m: m.id)
@@ -23,8 +23,8 @@ def test_a_mutant_is_found(mutant: Mutant) -> None:
 
 @pytest.mark.parametrize(("number", "correct"), [*enumerate(all_correct())], ids=lambda c: getattr(c, "id", ""))
 def test_a_right_implementation_is_not_accused(number: int, correct: Correct) -> None:
-    dtypes = tuple(d for d in PAIRS[number % 2] if d in correct.dtypes) or correct.dtypes[:1]
-    row = examine_correct(replace(correct, dtypes=dtypes))
+    dtype = DTYPES[number % 4]
+    row = examine_correct(replace(correct, dtypes=(dtype if dtype in correct.dtypes else correct.dtypes[0],)))
     assert row[3], row
     print(row)  # the worst ratio of error and bound, shown by pytest -rP
 

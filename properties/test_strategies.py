@@ -195,7 +195,6 @@ def test_the_search_counts_examples_pushes_up_and_passes_errors_through():
 def test_streams_have_seeds_of_their_own():
     parts = list(product((0, 1), ("recipes", "small"), ("float32", "float64"), ("cpu", "cuda")))
     assert len({stream_seed(*p) for p in parts}) == len(parts)
-    assert stream_seed(0, "layer_norm", "small", "float32", "cpu") == 0
 
 
 SCRIPT = """

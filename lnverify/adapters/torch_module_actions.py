@@ -29,12 +29,15 @@ def holders(module: Any) -> dict[str, Any]:
 def acted(torch: Any, make: Make, request: Request, names: Callable[[Any], Mapping[str, str]]) -> Any:
     """The module of the request after its action, with the request's parameters where it has any.
 
-    names: maps a module to {ours: registered name}. Raises what the module raises, and RuntimeError where a
-    round trip loses a tensor or a constructor's flag does nothing.
+    make: a Constructor, or what copies an instance. names: maps a module to {ours: registered name}. Raises what the
+    module raises, RuntimeError where a round trip loses a tensor, and TypeError where there is no new module to see.
     """
     action, _, flag = request.module_action.partition(":")
     weight, bias = "weight" in request.arrays, "bias" in request.arrays
     if action == "initial":
+        needed = {"": "shape", "no_affine": "affine", "no_bias": "bias"}[flag]
+        if not getattr(make, needed, ""):  # an instance is not new, and a class without the flag has no such form
+            raise TypeError(f"there is no constructor parameter for {flag or 'a new module'}")
         module = make(request.normalized_shape, request.eps, flag != "no_affine", not flag)
         return module.to(device=request.device, dtype=getattr(torch, request.arrays["x"].dtype))
     dtype = getattr(torch, request.arrays["weight" if weight else "bias" if bias else "x"].dtype)
@@ -58,7 +61,8 @@ def acted(torch: Any, make: Make, request: Request, names: Callable[[Any], Mappi
             parameter.data.fill_(GARBAGE)
         return copied
     state = module.state_dict()
-    lost = [name for name in holders(module) if name not in state]
+    whole = make(request.normalized_shape, request.eps, True, True)  # a bias that is no parameter shows only here
+    lost = [name for name in holders(whole) if name not in whole.state_dict()]
     if lost:
         raise RuntimeError(f"state_dict() does not hold {', '.join(lost)}")
     other = fresh().to(device=request.device, dtype=dtype)

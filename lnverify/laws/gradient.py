@@ -119,7 +119,7 @@ def gradient_subsets(ev: Evaluation) -> Outcome:
             worst = max(worst, judgement.ratio if kind != "violated" else 0.0)
             if judgement.state in ("missing", "shape") or kind == "violated":
                 what = "is missing" if judgement.state == "missing" else "is wrong"
-                text = f"d{name} {what} when only {', '.join(subset)} require a gradient, and right when all do."
+                text = f"d{name} {what} when a gradient is asked of {', '.join(subset)} alone, and right when of all."
                 return Outcome("violated", max(judgement.ratio, 1.0), f"d{name}", judgement.index, text,
                                f"d{name} depends on which arguments require a gradient", judgement.expected,
                                judgement.got, judgement.bound, chosen)  # fmt: skip
