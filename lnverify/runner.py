@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from math import prod
 from typing import Any
 from zlib import crc32
 
@@ -342,6 +341,3 @@ def _merged(sentences: list[str]) -> list[str]:
     return [
         f"{', '.join(dict.fromkeys(heads))}: {text}" if text not in heads else text for text, heads in by_text.items()
     ]
-
-
-__all__ = ["DEFAULT_TARGET", "Examination", "check", "judge", "prod"]
