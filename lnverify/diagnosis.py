@@ -30,6 +30,8 @@ def _factors(ev: Evaluation, kind: str) -> Iterator[tuple[str, Float64Array]]:
     var, eps, s = st.var, st.eps, st.s
     with np.errstate(all="ignore"):
         scaled = np.ldexp(1.0, -2 * st.exponent)
+        if kind in ("variance", "any") and n > 1:
+            yield "the variance is divided by N - 1", s / np.sqrt(var * n / (n - 1) + eps)
         if kind == "any":
             for width in sorted({1 << max(n - 1, 0).bit_length(), *(-(-n // b) * b for b in BLOCKS)} - {n}):
                 yield PADDING, s / np.sqrt(var + (width - n) / n * st.mu**2 + eps)
@@ -44,8 +46,6 @@ def _factors(ev: Evaluation, kind: str) -> Iterator[tuple[str, Float64Array]]:
             for default in DEFAULT_EPS:
                 if abs(default - ev.case.eps) > 1e-3 * default:
                     yield f"eps is fixed at {default:g}, the given one is ignored", s / np.sqrt(var + scaled * default)
-        if kind in ("variance", "any") and n > 1:
-            yield "the variance is divided by N - 1", s / np.sqrt(var * n / (n - 1) + eps)
         if kind == "any":
             yield "the mean is not subtracted in the variance", s / np.sqrt(var + st.mu**2 + eps)
             yield "the variance is used in the place of its square root", np.ldexp(s / (var + eps), -st.exponent)

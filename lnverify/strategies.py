@@ -14,7 +14,7 @@ from typing import Any
 
 from lnverify.case import Case
 from lnverify.covering import PRIME, levels
-from lnverify.floats import FORMATS, FloatArray
+from lnverify.floats import FORMATS, FloatArray, round_values
 from lnverify.profiles import Profile
 from lnverify.recipes import build
 from lnverify.support import AFFINE, Support
@@ -75,6 +75,7 @@ def grid(support: Support, profile: Profile, seed: int = 0) -> Iterator[Case]:
     dtype, device = support.dtype, support.device
     cap = profile.cap64 if dtype == "float64" else profile.cap
     fixed = support.subject.capabilities.fixed_shape
+    threads = support.subject.capabilities.threads or (1, 2)
     for block in range(profile.blocks):
         recipes: list[dict[str, Any]] = []
         for a in range(PRIME):
@@ -89,7 +90,9 @@ def grid(support: Support, profile: Profile, seed: int = 0) -> Iterator[Case]:
                 mean = MEANS[level[7]]
                 scale = _scale(dtype, SCALES[level[8]], mean)
                 eps = EPS[level[5]]
-                value = float(eps) if not isinstance(eps, str) else float(2.0 ** min(max(2 * scale, -60), 6))
+                near = 2.0 ** min(max(2 * scale, -60), 6)  # of the order of the variance
+                kind = support.subject.capabilities.eps_dtype
+                value = near if isinstance(eps, str) else float(round_values(eps, kind))
                 if value not in support.eps and (
                     isinstance(eps, float) or support.subject.capabilities.eps is not None
                 ):
@@ -101,7 +104,8 @@ def grid(support: Support, profile: Profile, seed: int = 0) -> Iterator[Case]:
                     "mean": mean, "scale": scale, "eps": value, "seed": seed * 100003 + index + 1,
                     "weight": weight and WEIGHTS[level[9] % len(WEIGHTS)],
                     "bias": bias and ("normal", "normal", "zeros", "large")[level[9] % 4],
-                    "dy": DYS[level[10]], "grads": GRADS[level[4] % 7], "threads": 1 + (a + b) % 2, "device": device,
+                    "dy": DYS[level[10]], "grads": GRADS[level[4] % 7],
+                    "threads": threads[(a + b) % len(threads)], "device": device,
                 })  # fmt: skip
         recipes.sort(key=lambda r: prod(r["batch"]) * prod(r["shape"]) > 1 << 13)
         for recipe in recipes:
@@ -207,7 +211,7 @@ def recipes(support: Support, profile: Profile) -> Any:
             "weight": weight and draw(st.sampled_from(WEIGHTS)),
             "bias": bias and draw(st.sampled_from(("normal", "zeros", "large"))),
             "dy": draw(st.sampled_from(DYS)), "grads": draw(st.sampled_from(GRADS)),
-            "threads": draw(st.sampled_from((1, 2))),
+            "threads": draw(st.sampled_from(support.subject.capabilities.threads or (1, 2))),
             "device": support.device,
         })  # fmt: skip
 

@@ -42,6 +42,9 @@ class Capabilities:
     backward_from: 'input', or 'output' where the backward rebuilds xhat from y.
     output_dtype: 'input' (dtype of x), or a dtype name.
     batch_invariant, deterministic: declared, then judged in bits.
+    eps_dtype: the format that it stores eps in (ONNX: float32); the oracle then gets eps rounded to it.
+    threads: thread counts to run with, (1, 2) by default. parameter_dtype: anything but 'input' says that 16-bit x
+    with float32 parameters is not to be asked.
     """
 
     dtypes: tuple[str, ...] = ("float64", "float32", "bfloat16", "float16")

@@ -12,6 +12,7 @@ from typing import Any
 
 from lnverify.case import Case
 from lnverify.errors import UsageError
+from lnverify.floats import round_values
 from lnverify.recipes import build
 from lnverify.subject import Subject
 
@@ -110,7 +111,7 @@ def find_support(subject: Subject, dtype: str, device: str) -> Support | str:
             refused.append(f"{dtype}: x with {rank} batch dimensions ({problem})")
     eps = [declared.eps] if declared.eps is not None else []
     if declared.eps is None:
-        for value in EPS:
+        for value in (float(round_values(e, declared.eps_dtype)) for e in EPS):
             problem = refusal(ordinary(subject, dtype, device, affine[0], eps=value))
             if problem is None:
                 eps.append(value)

@@ -55,7 +55,8 @@ class Tally:
         self.examples += 1
         self.informative += outcome.informative
         self.vacuous += outcome.state == "vacuous"
-        self.worst_ratio = max(self.worst_ratio, outcome.ratio)
+        # beyond the bound and no violation: a rounding point or a last place, which has a law of its own
+        self.worst_ratio = max(self.worst_ratio, outcome.ratio if outcome.bad else min(outcome.ratio, 1.0))
         if outcome.bad:
             known = self.violations.get(outcome.cause)
             if known is None:

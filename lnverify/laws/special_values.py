@@ -130,7 +130,7 @@ def single_element_rows(ev: Evaluation) -> Outcome:
 
 
 @law("LN504", name="constant-rows", severity="warning", limit=16, max_elements=1 << 15,
-     source="x - mean is 0 when the sums are exact; pytorch/pytorch#139923, #98075")  # fmt: skip
+     source="x - mean is 0 when the sums are exact; pytorch/pytorch#98075, #188375")  # fmt: skip
 def constant_rows(ev: Evaluation) -> Outcome:
     """A constant row gives exactly the bias, for values whose sums are exact (three significant bits).
 
