@@ -176,8 +176,9 @@ class Bounds:
         d2  = (h_g + 3) u (mean|g xhat| + mean(|g| k)) + mean(|g| a)
         D_i = [2u|g_i| + d1 + (|xhat_i| + a_i) d2 + |c2|(a_i + 3u k_i) + 2u(|c1| + |xhat_i c2|)]/s (1 + es)
               + (es + 2u)|dx_i| + t(1 + 1/s) + (t/s)(|gamma_i| + mean|gamma| + |xhat_i| mean|gamma xhat|) + t_out
-        h_g counts the terms g that are not zero. The k term admits the form by sums of g x and g. A rounding
-        point at g adds u_out(|g_i| + mean|g| + |xhat_i| mean|g xhat|)/s.
+        The pivot x_0 of data shifted by it, differentiated through, collects the errors of its row:
+        D_0 += sum_i D_i + h u sum|dx_i|. h_g counts the terms g that are not zero. The k term admits the form by sums
+        of g x and g. A rounding point at g adds u_out(|g_i| + mean|g| + |xhat_i| mean|g xhat|)/s.
         """
         st, compute, out = self.exact.statistics, self.precision.compute, self.precision.output
         u = compute.u
@@ -208,6 +209,8 @@ class Bounds:
             bound += compute.tiny * (1 + np.ldexp(1 / s, -st.exponent[:, None])) + out.tiny
             if out.precision < compute.precision:
                 bound += u * exact
+            h = roundings(self.case.n, self.tier)
+            bound[:, 0] += bound.sum(axis=1) + h * u * exact.sum(axis=1)
             return np.asarray(bound)
 
     @cached_property

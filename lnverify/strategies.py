@@ -152,14 +152,15 @@ def search(strategy: Any, body: Callable[[Case], float], examples: int, seed: in
     """Let Hypothesis draw `examples` cases; `body` returns the ratio that the search pushes up.
 
     Deadline and health checks are off, nothing is written to the user's folder, nothing is shrunk here
-    (lnverify.shrink does, law by law). Exceptions of `body` pass through.
+    (lnverify.shrink does, law by law). An exception of `body` ends the search and passes through: Hypothesis must not
+    see it, since it would run the case again, and call a subject with a memory flaky.
     """
     import hypothesis
     from hypothesis import HealthCheck, Phase
 
     if examples <= 0:
         return
-    best = 0
+    ended: Exception | None = None
 
     @hypothesis.seed(seed)
     @hypothesis.settings(
@@ -168,13 +169,20 @@ def search(strategy: Any, body: Callable[[Case], float], examples: int, seed: in
     )  # fmt: skip
     @hypothesis.given(strategy)
     def run(case: Case) -> None:
-        nonlocal best
-        best += 1
-        ratio = body(case)
+        nonlocal ended
+        if ended is not None:
+            return
+        try:
+            ratio = body(case)
+        except Exception as error:
+            ended = error
+            return
         hypothesis.target(min(float(ratio), 1e9), label="error over bound")
 
     with _no_local_constants():
         run()
+    if ended is not None:
+        raise ended
 
 
 def recipes(support: Support, profile: Profile) -> Any:

@@ -143,17 +143,41 @@ def determinism(ev: Evaluation) -> Outcome:
     max_elements=1 << 14,
 )
 def grad_mode(ev: Evaluation) -> Outcome:
-    """y is right without gradient recording too (no_grad, inference mode), by the bound."""
+    """y is right without gradient recording too (no_grad, inference mode), in train and in eval mode.
+
+    Judged by the bound of LN101, on the case and, in 32 bits and more, on x with |mean|/std = 2^(p/2)
+    (fast paths with a one-pass variance). Before each run the same request is made with other parameters, so that
+    parameters which a fast path keeps show.
+    """
     if ev.case.size == 0 or ev.subject.framework != "torch":
         return INAPPLICABLE
-    for mode in ("no_grad", "inference"):
-        arrays = {k: v for k, v in ev.case.arrays.items() if k != "dy"}
-        layouts = {k: v for k, v in ev.case.layouts.items() if k != "dy"}
-        chosen = replace(ev.case, grad_mode=mode, arrays=arrays, layouts=layouts, requires_grad=(), recipe=None)
-        outcome = _judge_again(ev, chosen, f"In mode {mode}", "y depends on whether gradients are recorded")
-        if outcome.bad or not outcome.informative:
-            return outcome
+    outcome: Outcome = INAPPLICABLE
+    for start in (ev, *_shifted(ev)):
+        kept = {k: v for k, v in start.case.arrays.items() if k in ("x", "weight", "bias")}
+        layouts = {k: v for k, v in start.case.layouts.items() if k != "dy"}
+        for mode, train in (("no_grad", True), ("no_grad", False), ("inference", False)):
+            chosen = replace(
+                start.case, grad_mode=mode, train=train, arrays=kept, layouts=layouts, requires_grad=(), recipe=None
+            )
+            others = {k: v if k == "x" else FloatArray.of(v.values + 1.0, v.dtype) for k, v in kept.items()}
+            _ = Evaluation(replace(chosen, arrays=others), ev.evaluator).response
+            what = f"In mode {mode}{'' if train else ' and eval'}"
+            found = _judge_again(start, chosen, what, "y depends on whether gradients are recorded")
+            if found.bad:
+                return found
+            outcome = found if found.informative else outcome
     return outcome
+
+
+def _shifted(ev: Evaluation) -> list[Evaluation]:
+    """The case with |mean|/std = 2^(p/2), p bits of precision: there a one-pass variance has no digit left."""
+    x = ev.case.matrix("x")
+    spread, precision = float(np.std(x)) if np.isfinite(x).all() else 0.0, FORMATS[ev.case.dtype].precision
+    if precision <= 11 or not 1e-6 < spread < 1e6:
+        return []
+    array = FloatArray.of((x + 2.0 ** (precision // 2) * spread).reshape(ev.case.arrays["x"].shape), ev.case.dtype)
+    arrays = {k: v for k, v in ev.case.arrays.items() if k in ("weight", "bias")}
+    return [ev.again(replace(ev.case, arrays={**arrays, "x": array}, layouts={}, recipe=None))]
 
 
 @law("LN707", name="initial-parameters", severity="error", needs=("module",), once=True,
