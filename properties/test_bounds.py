@@ -152,7 +152,9 @@ def test_bounds_are_sharp_on_ordinary_data(output):
     assert (det >= pair).all()
     assert (det > pair).any()
     assert (det > 2.0**-24 * 1e-3 * scale).all()
-    assert det.max() < 1000 * 2.0**-24 * scale
+    # dx of the pivot collects the errors of its whole row (Bounds.dx).
+    plain = det[:, 1:] if output == "dx" else det
+    assert plain.max() < 1000 * 2.0**-24 * scale
 
 
 def test_roundings_by_tier():
