@@ -44,7 +44,8 @@ def row_range(case: Case, exact: Exact, precision: Precision) -> Range:
     grey: n max x^2 > Omega/4; or 0 < max x^2 < max(t, 4 eps/Omega) (eps rescaled with the row overflows); or
     |gamma| (|x| + |mu|)/s + |beta| > Omega/4 (the folded form); or max|gamma xhat| > Omega of the stored format.
     backward: s^3 or s^-3 outside [t, Omega/4]; or n max|g|, n max|g x| or s^-3 n max|g d| > Omega/4 (code that
-    differentiates rsqrt loses the projection term there); or max|g| > Omega/4 of the stored format.
+    differentiates rsqrt loses the projection term there); or s^-3 n max|g x| max|x| > Omega/4 (the form by sums of g x
+    and g); or max|g| > Omega/4 of the stored format.
     derivatives: s^5 or s^-5 outside the range, or n G V D^2 max(1, s^-5) > Omega/4, with G, V, D the largest of 1 and
     |g|, tangents and cotangents, |x|. In 16 bits Omega is that of the stored format (lnverify.derivative_bounds).
     """
@@ -76,6 +77,8 @@ def row_range(case: Case, exact: Exact, precision: Precision) -> Range:
         backward |= n * (g * x).max(axis=1, initial=0.0) > quarter
         gd = (g * np.abs(st.x - st.mu[:, None])).max(axis=1, initial=0.0)
         backward |= (np.log2(gd) + e - 3 * log_s + np.log2(n)) > np.log2(quarter)
+        gx = (g * x).max(axis=1, initial=0.0)
+        backward |= (np.log2(gx) + log_reach - 3 * log_s + np.log2(n)) > np.log2(quarter)
         column = bool((dy.sum(axis=0) * max(1.0, float(np.sqrt(n))) > quarter).any())
         fmt = stored if stored.precision <= 11 else compute
         others = [np.abs(a.values).max(initial=0.0) for name, a in case.arrays.items() if name[0] in "tv"]
