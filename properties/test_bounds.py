@@ -236,7 +236,7 @@ def ranged(row: list[float], dtype: str = "float32", **changes: float) -> tuple[
     ([1e6, 1e6 + 1, 1e6 - 1], "float32", (False, False, False)),
     ([2e19, -2e19, 0.0], "float32", (True, True, True)),  # deviations overflow when squared
     ([1e38, 1e38, 1e38, 1e38], "float32", (True, True, True)),  # so does the sum
-    ([2e19, 2e19, 2e19], "float32", (False, True, False)),  # squares of raw data alone
+    ([2e19, 2e19, 2e19], "float32", (False, True, True)),  # squares of raw data alone, and sums of g x times x
     ([1e-25, -1e-25, 0.0], "float32", (False, True, False)),  # squares below the smallest normal number
     ([65504.0, -65504.0, 0.0], "float16", (False, False, False)),  # float16 is computed in float32
     ([1e200, -1e200, 0.0], "float64", (True, True, True)),
