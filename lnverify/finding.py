@@ -156,7 +156,8 @@ class Report:
             return "violated"
         if any(r.verdict == "inconclusive" and r.severity == "error" for r in self.results):
             return "inconclusive"
-        return "holds"
+        # A subject that answered nothing, or a run that ended at once, has shown nothing.
+        return "holds" if any(r.verdict == "holds" for r in self.results) else "inconclusive"
 
     @property
     def exit_status(self) -> int:
