@@ -24,7 +24,7 @@ GUIDES = ("README.md", "CONTRIBUTING.md")
 
 # Commands in a guide that are not ours are not looked at.
 SHELL_BLOCK = re.compile(r"^```(?:sh|shell|bash|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-# An absolute path of a machine, at the start of a word; `https://host/work/` is none.
+# An absolute path of a machine, at the start of a word: the path within an address is none.
 MACHINE_PATH = re.compile(r"(?<![\w./:*-])/(?:work|root|home|Users|opt|mnt|srv|scratch)/\w+")
 
 
