@@ -12,7 +12,10 @@ from dataclasses import dataclass, field
 
 from lnverify.floats import FloatArray
 
-LAYOUTS = ("contiguous", "transposed", "strided", "reversed", "offset", "expanded", "permuted", "output")
+LAYOUTS = (
+    "contiguous", "transposed", "strided", "reversed", "offset", "expanded", "permuted", "swapped", "padded", "skipped",
+    "sliced", "output",
+)  # fmt: skip
 GRAD_MODES = ("enabled", "no_grad", "inference")
 
 
@@ -24,7 +27,10 @@ class Request:
     of x's shape; for jvp the tangents `tx`, `tweight`, `tbias`; for double backward the cotangents `vx`,
     `vweight`, `vbias` of the first gradients.
     wanted: any of y, dx, dweight, dbias, mean, rstd, ty (jvp), d2x, d2weight, d2bias, d2dy (double backward).
-    layouts: how each array lies in memory (one of LAYOUTS). 'expanded' on dy: stride 0, all elements equal.
+    layouts: how each array lies in memory (one of LAYOUTS). 'transposed', 'permuted', 'swapped': the last two
+    dimensions, the second to the end, the first two the other way round. 'strided', 'skipped': every second index of
+    the last or first dimension of a larger array; 'padded', 'sliced': a slice of its last or second one. 'reversed':
+    step -1. 'offset': an unaligned start. 'expanded': stride 0 along every dimension in which it is constant.
     'output' on dy: dy is the subject's own output y (the Response then carries the bits of that dy).
     requires_grad: the arguments that require a gradient; wanted gradients are among them.
     module_action (modules only): '' sets the parameters of a new module from the arrays; 'state_dict',

@@ -17,7 +17,8 @@ from zlib import crc32
 from lnverify import environment
 from lnverify.case import Case
 from lnverify.errors import InternalError, LnverifyError
-from lnverify.evaluation import Evaluation, Evaluator, Stopwatch
+from lnverify.evaluation import Evaluation, Evaluator
+from lnverify.expected import Stopwatch
 from lnverify.finding import Finding, Observation, Report
 from lnverify.floats import canonical_dtype
 from lnverify.law import Law, Outcome, select_laws

@@ -68,8 +68,11 @@ def examine_correct(correct: Any, profile: str = "selftest") -> Row:
 RATIO_LAWS = ("LN101", "LN201", "LN202", "LN203")
 
 
-def selftest(progress: Progress | None = None, only: str = "") -> Selftest:
-    """Run every law on every mutant and every correct implementation whose id contains `only`."""
+def selftest(progress: Progress | None = None, only: str = "", tell: Callable[[Row], None] | None = None) -> Selftest:
+    """Run every law on every mutant and every correct implementation whose id contains `only`.
+
+    `tell` is given each row as soon as it is known.
+    """
     from lnverify.mutants import all_correct, all_mutants
 
     outcome = Selftest()
@@ -82,6 +85,8 @@ def selftest(progress: Progress | None = None, only: str = "") -> Selftest:
             progress(number, len(subjects), entry.id)
         wrong = hasattr(entry, "bug")
         outcome.rows.append(examine_mutant(entry) if wrong else examine_correct(entry))
+        if tell is not None:
+            tell(outcome.rows[-1])
     return outcome
 
 

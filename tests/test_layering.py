@@ -33,7 +33,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("bounds", "running", "derivative_bounds", "row_range"),  # how far off is admissible
     ("recipes", "covering"),  # which cases there are
     ("law", "subject", "finding", "judgement", "profiles", "environment"),  # the nouns
-    ("support", "warmup", "transcript"),  # what a subject can do, and did
+    ("support", "expected", "warmup", "transcript"),  # what a subject can do, and did
     ("strategies", "evaluation", "host", "diagnosis"),  # a case drawn, asked, evaluated, explained
     ("laws", "laws.*", "adapters", "adapters.*"),  # laws and adapters never see each other
     ("mutants", "mutants.*"),  # subjects, some of them by an adapter

@@ -45,7 +45,9 @@ def attempt(body: Callable[[Attempt], None]) -> Response:
         warnings.simplefilter("always")
         try:
             body(state)
-        except (Exception, SystemExit) as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # SystemExit, and what a subject derives from BaseException
             refusal = first_line(error)
     texts = tuple(dict.fromkeys(f"{w.category.__name__}: {w.message}" for w in caught))
     if refusal is not None:

@@ -14,6 +14,8 @@ from lnverify.floats import FORMATS, BitsArray, FloatArray, encode
 
 NAN_BITS = {name: int(encode(np.array(np.nan), name)) for name in FORMATS}
 OFFSET = 3  # odd, so that no vector load is aligned
+MOVED = {"transposed": (-2, -1), "permuted": (1, -1), "swapped": (0, 1)}  # the axis, and where it lies in memory
+LARGER = {"padded": -1, "skipped": 0, "sliced": 1}  # the axis along which the array is a part of a larger one
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +38,7 @@ class Placed:
 
 
 def place(array: FloatArray, layout: str = "contiguous", negative: bool = True) -> Placed:
-    """Copy an array into a fresh buffer in that layout; contiguous where the layout does not apply.
+    """Copy an array into a fresh buffer in that layout, or the nearest that its rank allows (effective).
 
     negative: whether 'reversed' may use negative steps (torch cannot: 'strided' then).
     """
@@ -44,16 +46,15 @@ def place(array: FloatArray, layout: str = "contiguous", negative: bool = True) 
     rank = bits.ndim
     if layout == "reversed" and not negative:
         layout = "strided"
-    if layout == "permuted" and rank < 3:
-        layout = "transposed"
-    if layout == "transposed" and rank >= 2:
-        return _moved(bits, rank - 2, rank - 1)
-    if layout == "permuted" and rank >= 3:
-        return _moved(bits, 1, rank - 1)
-    if layout == "strided" and rank and bits.size:
-        buffer = np.full((*bits.shape[:-1], 2 * bits.shape[-1]), NAN_BITS[array.dtype], bits.dtype)
-        buffer[..., ::2] = bits
-        return Placed(buffer.reshape(-1), buffer[..., ::2])
+    layout = effective(layout, rank)
+    if layout in MOVED:
+        return _moved(bits, *MOVED[layout])
+    if layout == "strided" and bits.size:
+        return _part(array, rank - 1, 2, 2 * bits.shape[-1])
+    if layout in LARGER and bits.size:
+        axis = LARGER[layout] % rank
+        step = 2 if layout == "skipped" else 1
+        return _part(array, axis, step, bits.shape[axis] * step + (0 if step > 1 else OFFSET))
     if layout == "reversed" and rank:
         buffer = np.ascontiguousarray(bits[..., ::-1])
         buffer = buffer.copy() if buffer is bits or buffer.base is bits else buffer
@@ -67,6 +68,28 @@ def place(array: FloatArray, layout: str = "contiguous", negative: bool = True) 
         return _expanded(bits)
     buffer = np.array(bits, order="C", copy=True)
     return Placed(buffer.reshape(-1), buffer)
+
+
+def effective(layout: str, rank: int) -> str:
+    """The layout that an array of so many dimensions can have: a simpler one where it has too few."""
+    if layout == "permuted" and rank < 3:
+        layout = "transposed"
+    if layout in ("swapped", "sliced") and rank < 3:
+        layout = "padded"
+    if (layout == "transposed" and rank < 2) or (rank == 0 and layout != "offset"):
+        return "contiguous"
+    return layout
+
+
+def _part(array: FloatArray, axis: int, step: int, length: int) -> Placed:
+    """Every step-th index along an axis of a larger array, whose other elements are NaN."""
+    shape = list(array.shape)
+    count = shape[axis]
+    shape[axis] = length
+    buffer = np.full(shape, NAN_BITS[array.dtype], array.bits.dtype)
+    view = buffer[(*(slice(None),) * (axis % len(shape)), slice(0, count * step, step))]
+    view[...] = array.bits
+    return Placed(buffer.reshape(-1), view)
 
 
 def _moved(bits: BitsArray, source: int, destination: int) -> Placed:

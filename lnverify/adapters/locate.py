@@ -72,9 +72,10 @@ def _importing(folder: Path, text: str) -> Iterator[None]:
         top = (error.name or "").partition(".")[0]
         command = INSTALL.get(top, f"pip install {top}") if top else "install what it needs"
         raise FrameworkError(f"loading {text!r} needs the module {error.name!r}, not installed: {command}.") from None
-    except (Exception, SystemExit) as error:
-        frame = traceback.extract_tb(error.__traceback__)[-1]
-        place = f"{frame.filename}, line {frame.lineno}"
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # whatever the file raises, SystemExit included
+        place = _place(error)
         message = str(error).strip().split("\n")[0]
         raise TargetError(f"importing {text!r} raised {type(error).__name__}: {message} ({place}).") from None
     finally:
@@ -83,7 +84,17 @@ def _importing(folder: Path, text: str) -> Iterator[None]:
             sys.path.append(entry)
 
 
+def _place(error: BaseException) -> str:
+    """File and line of an error: of the text that cannot be parsed, else the last frame that has a file."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}, line {error.lineno}"
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith("<frozen")]
+    return f"{frames[-1].filename}, line {frames[-1].lineno}" if frames else "no place known"
+
+
 def _file(path: Path, text: str) -> ModuleType:
+    if path.is_dir():
+        raise TargetError(f"{str(path)!r} is a folder: name a .py file in it.")
     if not path.is_file():
         nearby = [p.name for p in path.parent.glob("*.py")] if path.parent.is_dir() else []
         raise TargetError(f"there is no file {str(path)!r}{close(path.name, nearby)}.")
@@ -114,7 +125,7 @@ def _module(name: str, text: str) -> ModuleType:
             if missing in INSTALL or not f"{name}.".startswith(f"{missing}."):
                 raise  # not the module that was named, but one that it needs: see _importing
             if missing == top:
-                hint = close(top, (*sys.modules, *INSTALL))
+                hint = close(top, INSTALL)
                 raise TargetError(f"there is no module {top!r}{hint}; name a module, or a file as ./k.py:f.") from None
             parent = importlib.import_module(missing.rpartition(".")[0])
             last = missing.rpartition(".")[2]
@@ -158,7 +169,8 @@ def _only_subject(module: ModuleType, text: str) -> Any:
     if len(marked) == 1:
         return own[marked[0]]
     names = marked or [n for n, v in own.items() if str(getattr(v, "__module__", "")).startswith(module.__name__)]
-    names.sort(key=lambda n: "norm" not in n.lower())  # the likeliest first; the sort is stable
+    # the likeliest first; the sort is stable
+    names.sort(key=lambda n: ("layernorm" not in n.lower().replace("_", ""), "norm" not in n.lower()))
     listed = f" one of {', '.join(names[:8])}" if names else ""
     raise TargetError(f"{text!r} is a module, not a callable: name{listed or ' a function in it'} after a colon.")
 

@@ -17,6 +17,7 @@ SIGNED: dict[str, type[np.signedinteger[Any]]] = {
     "float16": np.int16,
     "bfloat16": np.int16,
 }
+LARGEST = 1 << 28  # elements that are copied; beyond it a shape is wrong, an expanded scalar say
 NATIVE: dict[str, type[np.floating[Any]]] = {
     "float64": np.float64,
     "float32": np.float32,
@@ -92,4 +93,6 @@ def to_array(tensor: Any, name: str) -> FloatArray:
         raise TypeError(f"{name} is a {type(tensor).__name__}, a tensor is expected")
     if tensor.dtype not in _integers():
         raise TypeError(f"{name} has dtype {str(tensor.dtype)[6:]}, one of {', '.join(FORMATS)} is expected")
+    if tensor.numel() > LARGEST:
+        raise TypeError(f"{name} has shape {tuple(tensor.shape)}, more than {LARGEST} elements")
     return FloatArray(_integers()[tensor.dtype][0], to_bits(tensor))

@@ -5,38 +5,39 @@ from __future__ import annotations
 import click
 
 from lnverify.cli.check import progress_bar
+from lnverify.errors import UsageError
 
 
 @click.command("selftest", short_help="Show that the laws catch known bugs.")
 @click.option("-q", "--quiet", is_flag=True, help="The last line only.")
-def command(quiet: bool) -> int:
+@click.option("-k", "only", default="", metavar="TEXT", help="Only implementations with TEXT in their name.")
+def command(quiet: bool, only: str) -> int:
     """Show that each wrong implementation is caught, and by which laws, and that no correct one is.
 
-    Exit status 1 if a wrong implementation passes or a correct one does not.
+    Each line is printed as soon as it is known. Exit status 1 if a wrong implementation passes or a correct one does
+    not.
     """
-    from rich.table import Table
     from rich.text import Text
 
     from lnverify.reports.console import make_console
-    from lnverify.selftest import selftest
+    from lnverify.selftest import Row, selftest
+
+    console = make_console()
+
+    def tell(row: Row) -> None:
+        name, kind, laws, ok, note = row
+        wrong = kind == "mutant"
+        word = ("caught" if wrong else "holds") if ok else ("MISSED" if wrong else "ACCUSED")
+        facts = " ".join(laws) + (f"  ({note})" if note else "")
+        shown = Text.assemble(f"{name:<36}", (f"{word:<9}", "green" if ok else "bold red"), facts)
+        console.print(shown, soft_wrap=True)
 
     with progress_bar("selftest", shown=not quiet) as progress:
-        outcome = selftest(progress=progress)
-    console = make_console()
+        outcome = selftest(progress=progress, only=only, tell=None if quiet else tell)
+    if not outcome.rows:
+        raise UsageError(f"no implementation has {only!r} in its name: leave -k out to run all.")
     wrong = [row for row in outcome.rows if row[1] == "mutant"]
     right = [row for row in outcome.rows if row[1] != "mutant"]
-    for title, rows in (("wrong implementations", wrong), ("correct implementations", right)):
-        if quiet or not rows:
-            continue
-        table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
-        for name in (title, "", "violates"):
-            table.add_column(name, no_wrap=name != "violates")
-        for name, kind, laws, ok, note in rows:
-            word = ("caught" if kind == "mutant" else "holds") if ok else ("MISSED" if kind == "mutant" else "ACCUSED")
-            facts = " ".join(laws) + (f"  ({note})" if note else "")
-            table.add_row(name, Text(word, "green" if ok else "bold red"), Text(facts))
-        console.print(table)
-        console.print()
     for sentence in outcome.left_out:
         if not quiet:
             console.print(Text(f"left out: {sentence}", "dim"))

@@ -106,14 +106,14 @@ def gradient_subsets(ev: Evaluation) -> Outcome:
     present = [a for a in ("x", "weight", "bias") if case.has(a)]
     if not case.has("dy") or len(present) < 2:
         return INAPPLICABLE
-    full = ev.again(replace(case, requires_grad=tuple(present)))
+    full = ev.rerun(replace(case, requires_grad=tuple(present)))
     if any(full.settle(f"d{a}")[1] == "violated" for a in present):
         return INAPPLICABLE  # wrong anyway: LN201 to LN203 say so
     worst = 0.0
     for mask in range(1, 2 ** len(present) - 1):
         subset = tuple(a for i, a in enumerate(present) if mask >> i & 1)
         chosen = replace(case, requires_grad=subset)
-        again = ev.again(chosen)
+        again = full.rerun(chosen)
         for name in subset:
             judgement, kind = again.settle(f"d{name}")
             worst = max(worst, judgement.ratio if kind != "violated" else 0.0)

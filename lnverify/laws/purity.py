@@ -19,11 +19,15 @@ def _judge_again(ev: Evaluation, chosen: Case, what: str, cause: str) -> Outcome
         ev.settle(o)[1] not in ("holds", "points", "last place", "vacuous") for o in outputs if o in ev.response.arrays
     ):
         return INAPPLICABLE
-    again = Evaluation(chosen, ev.evaluator)
+    again = ev.rerun(chosen)
     if again.response.refusal is not None:
         return Outcome(
             "crashed", np.inf, "y", (), f"{what}, the request is refused: {again.response.refusal}", cause, case=chosen
         )
+    if again.response.changed and not ev.response.changed:
+        names = ", ".join(again.response.changed)
+        return Outcome("violated", np.inf, again.response.changed[0], (), f"{what}, the call overwrites {names}.",
+                       "arguments are overwritten", case=chosen)  # fmt: skip
     worst = 0.0
     for output in outputs:
         judgement, kind = again.settle(output)
@@ -125,7 +129,7 @@ def determinism(ev: Evaluation) -> Outcome:
     if not ev.subject.capabilities.deterministic or ev.response.refusal is not None:
         return INAPPLICABLE
     for _ in range(4):
-        again = Evaluation(ev.case, ev.evaluator)
+        again = ev.rerun(ev.case)
         for name, array in again.response.arrays.items():
             first = ev.response.arrays.get(name)
             if first is not None and not first.same_bits(array):
@@ -225,7 +229,7 @@ def module_round_trips(ev: Evaluation) -> Outcome:
         if action == "to" and ev.case.dtype == "float64":
             continue
         chosen = replace(ev.case, module_action=action, recipe=None)
-        again = Evaluation(chosen, ev.evaluator)
+        again = ev.rerun(chosen)
         cause = f"a module does not survive {action}"
         if again.response.refusal is not None:
             text = f"After {action}: {again.response.refusal}"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from math import isfinite
 
+from lnverify.adapters.layouts import effective
 from lnverify.floats import Float64Array, FloatArray
 from lnverify.reports.wording import shortest
 
@@ -85,9 +86,8 @@ class Literals:
         """A torch expression with the same values, laid out in memory as the torch adapter does."""
         text, shape = self.array(array.values, array.dtype), array.shape
         rank = len(shape)
-        if layout == "permuted" and rank < 3:
-            layout = "transposed"
-        if layout == "contiguous" or (layout == "transposed" and rank < 2) or not array.size:
+        layout = effective(layout, rank)
+        if layout == "contiguous" or not array.size:
             return text
         if layout == "expanded":
             base = array.values
@@ -104,6 +104,14 @@ class Literals:
             return f"torch.cat([{front}, {text}.flatten()])[3:].view{shape!r}"
         if layout == "permuted":
             return f"{text}.movedim(1, -1).contiguous().movedim(-1, 1)"
+        if layout == "swapped":
+            return f"{text}.transpose(0, 1).contiguous().transpose(0, 1)"
+        if layout == "skipped":
+            return f"{text}.repeat_interleave(2, 0)[::2]"
+        if layout == "padded":
+            return f"torch.cat([{text}] * 2, -1)[..., :{shape[-1]}]"
+        if layout == "sliced":
+            return f"torch.cat([{text}] * 2, 1)[:, :{shape[1]}]"
         raise UnwritableError
 
 

@@ -85,6 +85,8 @@ class _Script:
         self.output = self.seen.output or ("dx" if "dy" in self.case["arrays"] else "y")
         if call_text and not target.startswith("torch.nn.LayerNorm"):
             self._take(call_text)
+        elif not self.callable.startswith("torch."):
+            raise UnwritableError  # a lambda, a closure, an instance: nothing that a script could import
         if self.output not in ("y", *(f"d{a}" for a in ARGUMENTS), "ty", "d2x", "d2weight", "d2bias", "d2dy"):
             raise UnwritableError
 
@@ -118,8 +120,6 @@ class _Script:
             return self.expression
         fields = {n: n if n in self.case["arrays"] else "None" for n in ARGUMENTS}
         arguments = [fields["x"], self.shape, fields["weight"], fields["bias"], self.eps]
-        if not self.callable.startswith("torch."):
-            del arguments[1]
         return f"{self.callable}({', '.join(arguments)})"
 
     def read(self, name: str) -> FloatArray:

@@ -153,6 +153,8 @@ def relevant(observation: Observation) -> list[str]:
         skipped = ("tx", "tweight", "tbias")
     elif output.startswith("d"):
         skipped = ARRAY_ORDER[4:]
+    if observation.case["layouts"].get("dy") == "output":
+        skipped = (*skipped, "dy")  # it is the subject's own y; the array in its place is not used
     names = [n for n in ARRAY_ORDER if n in arrays] + sorted(set(arrays) - set(ARRAY_ORDER))
     return [n for n in names if n not in skipped]
 

@@ -1,0 +1,100 @@
+"""LN6xx, continued: how the arguments lie in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from lnverify.case import Case
+from lnverify.evaluation import Evaluation
+from lnverify.floats import FloatArray
+from lnverify.law import INAPPLICABLE, Outcome, law
+
+MATRICES = ("transposed", "padded", "strided", "skipped", "offset", "reversed")
+DEEPER = ("swapped", "sliced", "permuted")  # tell apart from the above with three dimensions or more
+LAYOUTS_CAUSE = "the memory layout of an array is ignored"
+
+
+def _choices(rank: int) -> Iterator[Mapping[str, str]]:
+    """Layouts to try: x or dy alone, both alike, and the parameters."""
+    for layout in MATRICES + (DEEPER if rank >= 3 else ()):
+        yield {"x": layout}
+        yield {"dy": layout}
+    yield {"x": "permuted", "dy": "permuted"}
+    for layout in ("strided", "offset", "reversed"):
+        yield {"weight": layout, "bias": layout}
+
+
+def _deeper(case: Case) -> Case | None:
+    """The case with its rows as a matrix of rows, where there is a way to write them so."""
+    batch = len(case.arrays["x"].shape) - len(case.normalized_shape)
+    divisor = next((p for p in (2, 3, 5, 7) if case.rows % p == 0 and case.rows > p), 0)
+    if batch > 1 or not divisor:
+        return None
+    shape = (divisor, case.rows // divisor, *case.normalized_shape)
+    arrays = {k: FloatArray(v.dtype, v.bits.reshape(shape)) if k in ("x", "dy") else v for k, v in case.arrays.items()}
+    return replace(case, arrays=arrays, layouts={}, recipe=None)
+
+
+def _constant(case: Case) -> Case:
+    """Equal rows of x and dy, equal weights and biases: what an expanded array can hold."""
+    arrays = {}
+    for name, array in case.arrays.items():
+        rows = name in ("x", "dy")
+        first = array.bits.reshape(case.rows, case.n)[:1] if rows else array.bits.reshape(-1)[:1]
+        size = (case.rows, case.n) if rows else (case.n,)
+        arrays[name] = FloatArray(array.dtype, np.broadcast_to(first, size).reshape(array.shape).copy())
+    return replace(case, arrays=arrays, layouts={}, recipe=None)
+
+
+@law("LN607", name="memory-layout", severity="error", limit=18, max_elements=1 << 15,
+     source="microsoft/DirectML#588; NVIDIA/TransformerEngine#1017; ELS-RD/kernl#193")  # fmt: skip
+def memory_layout(ev: Evaluation) -> Outcome:
+    """Where the numbers lie in memory does not matter: transposed, permuted, strided, sliced, reversed, unaligned and
+    expanded views give what contiguous arrays give, for y and every gradient, by the bounds of LN101 and LN201 to
+    LN203.
+
+    x, dy and the parameters each in every layout of lnverify.protocol.LAYOUTS, in two and in three dimensions. A
+    subject that refuses a layout is not accused.
+    """
+    case = ev.case
+    if case.rows < 2 or case.n < 2 or case.layouts.get("dy") == "output":
+        return INAPPLICABLE
+    outcome: Outcome = INAPPLICABLE
+    plain = replace(case, layouts={}, recipe=None)
+    expanded = dict.fromkeys(case.arrays, "expanded")
+    runs = [(plain, list(_choices(len(case.arrays["x"].shape)))), (_constant(case), [expanded])]
+    deeper = _deeper(case)
+    if deeper is not None:
+        runs.append((deeper, [{name: layout} for layout in DEEPER for name in ("x", "dy")]))
+    for start, choices in runs:
+        found = _try(ev.again(start), choices)
+        if found.bad:
+            return found
+        outcome = found if found.informative else outcome
+    return outcome
+
+
+def _try(start: Evaluation, choices: list[Mapping[str, str]]) -> Outcome:
+    """Every choice of layouts on a case that contiguous arrays get right."""
+    case = start.case
+    outputs = ["y", *(case.gradients() if case.has("dy") else ())]
+    if start.response.refusal is not None or any(start.settle(o)[1] == "violated" for o in outputs):
+        return INAPPLICABLE
+    outcome: Outcome = INAPPLICABLE
+    for choice in choices:
+        layouts = {k: v for k, v in choice.items() if case.has(k)}
+        again = start.rerun(replace(case, layouts=layouts))
+        if not layouts or again.response.refusal is not None:
+            continue
+        for output in outputs:
+            judgement, kind = again.settle(output)
+            if kind == "violated":
+                how = ", ".join(f"{k} {v}" for k, v in layouts.items())
+                text = f"With {how}, {judgement.sentence()} Contiguous arrays give the right result."
+                return replace(judgement.outcome(LAYOUTS_CAUSE, text), case=again.asked)
+            if kind in ("holds", "points", "last place"):
+                outcome = Outcome("holds", min(judgement.ratio, 1.0), output)
+    return outcome
