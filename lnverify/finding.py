@@ -18,6 +18,7 @@ from typing import Any
 from lnverify.errors import UsageError
 
 SCHEMA = "lnverify-report/1"
+NO_BACKWARD = "the backward is refused on an ordinary input in every dtype"
 EXIT_STATUS = {"holds": 0, "violated": 1, "inconclusive": 3}
 
 

@@ -19,7 +19,7 @@ from lnverify.case import Case
 from lnverify.errors import InternalError, LnverifyError
 from lnverify.evaluation import Evaluation, Evaluator
 from lnverify.expected import Stopwatch
-from lnverify.finding import Finding, Observation, Report
+from lnverify.finding import NO_BACKWARD, Finding, Observation, Report, Result
 from lnverify.floats import canonical_dtype
 from lnverify.law import Law, Outcome, select_laws
 from lnverify.operation import operation as find_operation
@@ -33,6 +33,7 @@ from lnverify.tally import Tally, finding, generic
 from lnverify.transcript import Recorder
 
 DEFAULT_TARGET = "torch.nn.functional.layer_norm"
+PAIR_EVERY = 8  # cases of which one is also measured in the tier `pair`
 SLOW = 2.0  # seconds that one case may take by the warm-up's estimate; slower shapes are not examined
 Progress = Callable[[int, int, str], None]
 
@@ -118,6 +119,8 @@ class Examination:
                 raise StopExamination("fail-fast")
         if informative:
             self._cover(case)
+        if self.index % PAIR_EVERY == 0:
+            self._quality(evaluation)
         return self._ratio(evaluation)
 
     def _looks(self, law: Law, case: Case, once: bool) -> bool:
@@ -136,6 +139,14 @@ class Examination:
         for key, value in (("N", case.n), ("rows", case.rows), ("affine", affine), ("dtypes", case.dtype),
                            ("requires_grad", "+".join(case.requires_grad))):  # fmt: skip
             self.coverage.setdefault(key, set()).add(value)
+
+    def _quality(self, evaluation: Evaluation) -> None:
+        """Keep the largest error over the bound that pairwise summation attains: reported, it decides nothing."""
+        for output in ("y", "dx", "dweight", "dbias"):
+            if (output, "det", False) in evaluation.judged:
+                ratio = evaluation.judge(output, "pair").ratio
+                if ratio == ratio and ratio < float("inf"):
+                    self.pair_ratio[output] = max(self.pair_ratio.get(output, 0.0), float(ratio))
 
     def _ratio(self, evaluation: Evaluation) -> float:
         best = 0.0
@@ -249,6 +260,7 @@ def check(
     vacuous: dict[str, int] = {}
     pair: dict[str, dict[str, float]] = {}
     not_supported: list[str] = []
+    backwards: list[str] = []
     slow: set[str] = set()
     deadline = None if time_limit is None else started + time_limit
     try:
@@ -269,6 +281,9 @@ def check(
                 report.findings += exam.findings()
                 report.results += [t.result(dtype, device) for t in exam.tallies.values()]
                 report.examples += exam.examples
+                backwards.append(support.backward)
+                if exam.pair_ratio:
+                    pair[dtype] = {name: round(value, 4) for name, value in exam.pair_ratio.items()}
                 slow |= exam.slow
                 for key, values in exam.coverage.items():
                     coverage.setdefault(key, set()).update(values)
@@ -280,6 +295,8 @@ def check(
                 break
     except KeyboardInterrupt:
         report.stopped = "interrupted"
+    if backwards and all(backwards):
+        report.results = [_undecided(result, backwards[0]) for result in report.results]
     report.findings = sort_findings(gather(report.findings))
     report.coverage = {key: sorted(values) for key, values in sorted(coverage.items())}
     report.coverage |= {
@@ -292,6 +309,13 @@ def check(
     report.stages = {**stopwatch.seconds}
     report.stages["rest"] = max(report.seconds - sum(stopwatch.seconds.values()), 0.0)
     return report
+
+
+def _undecided(result: Result, refusal: str) -> Result:
+    """LN204 of a subject whose backward raises in every dtype: nothing is known of its gradients."""
+    if result.law != "LN204" or result.verdict != "inapplicable":
+        return result
+    return replace(result, verdict="inconclusive", reason=f"{NO_BACKWARD} ({refusal})")
 
 
 FORWARD = ("LN101", "LN104", "LN105", "LN106")

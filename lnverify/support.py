@@ -27,7 +27,7 @@ class Support:
 
     ranks: batch ranks (0: x has normalized_shape alone); dims: numbers of normalised dimensions; eps: values that are
     accepted; mixed: affine parts that it accepts in float32 beside a 16-bit x; seconds: for one call of 2 x 8, and
-    per element beyond; refused: sentences for what is not supported.
+    per element beyond; refused: sentences for what is not supported; backward: what the backward raised, or ''.
     """
 
     subject: Subject
@@ -41,6 +41,7 @@ class Support:
     mixed: tuple[str, ...]
     seconds: tuple[float, float]
     refused: tuple[str, ...]
+    backward: str = ""
 
     def predicted(self, elements: int) -> float:
         """Seconds that a call of so many elements should take."""
@@ -128,6 +129,7 @@ def find_support(subject: Subject, dtype: str, device: str) -> Support | str:
     return Support(
         able, dtype, device, tuple(affine), tuple(sorted(ranks)), tuple(dims), tuple(eps), tuple(outputs), tuple(mixed),
         _seconds(subject, dtype, device, affine[0], tuple(grads)), tuple(refused),
+        (answer.refusal or "") if grads else "",
     )  # fmt: skip
 
 

@@ -63,6 +63,8 @@ def show(report: Report, console: Console, *, source: str = "", verbose: bool = 
     console.print()
     for line in wording.coverage_lines(report):
         _prose(Text(line, "dim"), console, indent=0)
+    if verbose and (quality := wording.quality_line(report)):
+        _prose(Text(quality, "dim"), console, indent=0)
     if verbose and report.stages:
         spent = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in report.stages.items())
         _prose(Text(f"time: {spent}", "dim"), console, indent=0)

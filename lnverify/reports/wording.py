@@ -14,7 +14,7 @@ from math import isfinite, prod
 from typing import Any
 
 from lnverify.errors import LnverifyError
-from lnverify.finding import Finding, Observation, Report, Result
+from lnverify.finding import NO_BACKWARD, Finding, Observation, Report, Result
 from lnverify.floats import FloatArray, round_values
 from lnverify.law import FAMILIES
 
@@ -254,6 +254,15 @@ def coverage_lines(report: Report) -> list[str]:
     return [line for line in (lines[0], "; ".join(left)) if line]
 
 
+def quality_line(report: Report) -> str:
+    """The largest error over the bound of pairwise summation, by dtype and output; '' where it was not measured."""
+    parts = [
+        f"{dtype} " + ", ".join(f"{output} {ratio:.2g}" for output, ratio in ratios.items())
+        for dtype, ratios in report.coverage.get("pair_ratio", {}).items()
+    ]
+    return f"error over the bound of pairwise sums (no verdict): {'; '.join(parts)}" if parts else ""
+
+
 def _range_text(name: str, values: Sequence[Any]) -> str:
     if not values:
         return ""
@@ -285,6 +294,8 @@ def inconclusive(report: Report) -> list[tuple[str, str]]:
             words += ["--device", ",".join(devices)]
         more = {"quick": ["--profile", "ci"], "ci": ["--profile", "deep"]}.get(report.profile)
         words += more or ["--profile", report.profile, "--max-examples", str(10 * max(100, report.examples))]
+        if reason.startswith(NO_BACKWARD):  # no search would change it: for a subject that is to have no backward
+            words = ["check", report.subject, "--ignore", "LN2"]
         if report.seed:
             words += ["--seed", str(report.seed)]
         lines.append((f"{law} {name} ({', '.join(dtypes)}): {why.rstrip('.')}.", command(*words)))
