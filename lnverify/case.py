@@ -36,6 +36,7 @@ class Case:
     device: str = "cpu"
     threads: int | None = None
     module_action: str = ""
+    history: str = ""
     label: str = ""
     recipe: Mapping[str, Any] | None = None
 
@@ -92,6 +93,7 @@ class Case:
             device=self.device,
             threads=self.threads,
             module_action=self.module_action,
+            history=self.history,
         )
 
     def gradients(self) -> tuple[str, ...]:
@@ -117,6 +119,7 @@ class Case:
             "device": self.device,
             "threads": self.threads,
             "module_action": self.module_action,
+            "history": self.history,
             "label": self.label,
             "recipe": None if self.recipe is None else dict(self.recipe),
         }
@@ -138,6 +141,7 @@ class Case:
             device=data["device"],
             threads=data["threads"],
             module_action=data["module_action"],
+            history=data.get("history", ""),
             label=data["label"],
             recipe=data["recipe"],
         )

@@ -117,7 +117,7 @@ def _fits(ev: Evaluation, output: str, alternative: Float64Array, tier: str = "d
         return bool((~skipped).any()) and bool((skipped | near).all())
 
 
-def _fresh(ev: Evaluation, seed: int) -> Evaluation:
+def fresh(ev: Evaluation, seed: int) -> Evaluation:
     """The same subject on an ordinary draw in the shape (at most 4 rows), eps and affine part of the case."""
     case = ev.case
     shape = (min(case.rows, 4), *case.normalized_shape)
@@ -141,7 +141,7 @@ def _confirmed(ev: Evaluation, output: str, alternatives: Alternatives) -> str:
             continue
         if all(
             any(_fits(other, output, again) for name, again in alternatives(other) if name == cause)
-            for other in (_fresh(ev, seed) for seed in range(3))
+            for other in (fresh(ev, seed) for seed in range(3))
         ):
             return cause
     return ""

@@ -16,6 +16,7 @@ LAYOUTS = (
     "contiguous", "transposed", "strided", "reversed", "offset", "expanded", "permuted", "swapped", "padded", "skipped",
     "sliced", "output",
 )  # fmt: skip
+HISTORIES = ("", "overwritten", "followed", "repeated", "changed", "threads")
 GRAD_MODES = ("enabled", "no_grad", "inference")
 
 
@@ -33,6 +34,10 @@ class Request:
     step -1. 'offset': an unaligned start. 'expanded': stride 0 along every dimension in which it is constant.
     'output' on dy: dy is the subject's own output y (the Response then carries the bits of that dy).
     requires_grad: the arguments that require a gradient; wanted gradients are among them.
+    history: what happens besides the call. 'overwritten': an earlier call on other numbers in the same memory.
+    'followed': a later call on other numbers, before the results are read and before the backward runs. 'repeated':
+    the backward runs twice on one forward, its second result is given. 'changed': the arguments are overwritten
+    between forward and backward (and put back). 'threads': another thread calls on other numbers at the same time.
     module_action (modules only): '' sets the parameters of a new module from the arrays; 'state_dict',
     'deepcopy' and 'to' then send it through that round trip first ('to': made in float32, moved to the dtype);
     'initial', 'initial:no_affine', 'initial:no_bias' run a new module as it is, and `initial_weight` and
@@ -52,6 +57,7 @@ class Request:
     device: str = "cpu"
     threads: int | None = None
     module_action: str = ""
+    history: str = ""
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -146,6 +147,88 @@ def weight_gradient_exists(f: Any) -> Any:
     return torch.tensor(float(w.grad is not None))
 
 
+def sliced(f: Any) -> Any:
+    """Y of a part of a larger batch: the rows do not lie at one distance."""
+    return f(normal(2, 5, 6, grad=False)[:, :3], SHAPE, None, None, 1e-5)
+
+
+def padded(f: Any) -> Any:
+    """Y of the first columns of a wider matrix."""
+    return f(normal(4, 9, grad=False)[:, :6], SHAPE, None, None, 1e-5)
+
+
+def x_without_gradients(f: Any) -> Any:
+    """x after a call under no_grad."""
+    x = normal(4, 6, grad=False)
+    with torch.no_grad():
+        f(x, SHAPE, None, None, 1e-5)
+    return x
+
+
+def trained_in_place(f: Any) -> Any:
+    """Y under no_grad after the weight was changed where it lies."""
+    x, w, _ = inputs(grad=False)
+    with torch.no_grad():
+        f(x, SHAPE, w, None, 1e-5)
+        w.add_(1)
+        return f(x, SHAPE, w, None, 1e-5)
+
+
+def first_of_two(f: Any) -> Any:
+    """The y of the first of two calls under no_grad."""
+    x = normal(4, 6, grad=False)
+    with torch.no_grad():
+        y = f(x, SHAPE, None, None, 1e-5)
+        f(x * 2 + x.flip(0), SHAPE, None, None, 1e-5)
+    return y
+
+
+def interleaved(f: Any) -> Any:
+    """dx where another forward runs before the backward."""
+    x, w, b = inputs()
+    y = f(x, SHAPE, w, b, 1e-5)
+    f(normal(4, 6, seed=5) * 3, SHAPE, w, b, 1e-5)
+    return torch.autograd.grad(y, x, normal(4, 6, seed=3, grad=False))
+
+
+def backward_again(f: Any) -> Any:
+    """Dweight of a second backward."""
+    x, w, b = inputs()
+    y, dy = f(x, SHAPE, w, b, 1e-5), normal(4, 6, seed=3, grad=False)
+    torch.autograd.grad(y, w, dy, retain_graph=True)
+    return torch.autograd.grad(y, w, dy)
+
+
+def changed_in_between(f: Any) -> Any:
+    """dx where x is changed between forward and backward; that of the forward's x where the backward raises."""
+    x, w, b = inputs()
+    dy = normal(4, 6, seed=3, grad=False)
+    right = torch.autograd.grad(parts.textbook(x, SHAPE, w, b, 1e-5), x, dy)
+    y = f(x, SHAPE, w, b, 1e-5)
+    with torch.no_grad():
+        x.mul_(2)
+    try:
+        return torch.autograd.grad(y, x, dy)
+    except RuntimeError:
+        return right
+
+
+def in_two_threads(f: Any) -> Any:
+    """Y while another thread calls."""
+    x = normal(4, 6, grad=False)
+    other = threading.Thread(target=lambda: [f(x * 2 + 3, SHAPE, None, None, 1e-5) for _ in range(200)])
+    other.start()
+    found = [f(x, SHAPE, None, None, 1e-5) for _ in range(20)]
+    other.join()
+    right = parts.textbook(x, SHAPE, None, None, 1e-5)
+    return max(found, key=lambda y: float((y - right).abs().max()))
+
+
+def of_31_calls(f: Any) -> Any:
+    """Y of the 31st call."""
+    return [f(*inputs(grad=False)[:1], SHAPE, None, None, 1e-5) for _ in range(31)][-1]
+
+
 FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "dweight-needs-dx": lambda f: gradients(f, (1, 2)),
     "dx-needs-dweight": lambda f: gradients(f, (0, 2)),
@@ -162,6 +245,16 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "cached-by-address": same_memory,
     "first-weight-kept": new_weight,
     "inference-path-unbiased": without_gradients,
+    "row-stride-guessed": sliced,
+    "row-stride-assumed": padded,
+    "no-grad-in-place": x_without_gradients,
+    "weight-by-identity": trained_in_place,
+    "one-output-buffer": first_of_two,
+    "statistics-of-last-forward": interleaved,
+    "second-backward-accumulates": backward_again,
+    "kept-as-attributes": changed_in_between,
+    "shared-scratch": in_two_threads,
+    "wrong-at-times": of_31_calls,
     "create-graph-path": lambda f: second_order(f, "x"),
     "double-backward-constants": lambda f: second_order(f, "x"),
     "double-backward-bias-lost": lambda f: second_order(f, "dy", weight=False),

@@ -8,7 +8,8 @@ the storage format. Gradients come from a separate backward only.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -104,6 +105,24 @@ def hold(array: FloatArray, layout: str) -> Held:
     return Held(placed.view.view(NATIVE[array.dtype]), placed, placed.buffer.copy())
 
 
+def _other(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Other numbers in an array of the same shape: another mean, spread and order."""
+    ordinary = np.clip(np.nan_to_num(array[..., ::-1], nan=1.0, posinf=1.0, neginf=1.0), -8, 8)
+    return (ordinary * -0.5 + 3).astype(array.dtype)
+
+
+@contextlib.contextmanager
+def overwritten(held: dict[str, Held]) -> Iterator[None]:
+    """Other numbers in the memory of the arrays while it lasts; their own afterwards."""
+    for h in held.values():
+        h.array[...] = _other(h.array)
+    try:
+        yield
+    finally:
+        for h in held.values():
+            h.placed.buffer[...] = h.pristine
+
+
 def to_array(value: Any, name: str, storage: str) -> FloatArray:
     """What a function returned, as bits; rounded once where the storage format has 16 bits."""
     if not isinstance(value, np.ndarray | np.floating):
@@ -142,7 +161,14 @@ def _run(
     values: dict[str, Any] = {name: h.array for name, h in held.items() if name != "dy"}
     values.update(eps=request.eps, normalized_shape=request.normalized_shape, dtype=storage)
     values["axis"] = axis(request.normalized_shape)
+    if request.history == "overwritten":
+        with overwritten(held):
+            signature.call(function, values)
+    elif request.history not in ("", "followed"):
+        raise NotImplementedError(f"the history {request.history!r} is not known to NumPy subjects")
     y, extra, named = split(signature.call(function, values), returns)
+    if request.history == "followed":
+        signature.call(function, {**values, "x": _other(values["x"])})
     for name, value in {**named, "y": y}.items():
         if name in request.wanted:
             give(name, value)

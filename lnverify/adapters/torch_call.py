@@ -7,15 +7,18 @@ that is None is absent; whatever the subject raises is a refusal with the phase 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 from lnverify.adapters.calling import Attempt, attempt, named_gradients, saved_values, split
 from lnverify.adapters.signature import Signature, axis
+from lnverify.adapters.torch_history import at_once, others, overwritten
 from lnverify.adapters.torch_tensors import Held, hold, to_array
 from lnverify.operation import operation
 from lnverify.protocol import Request, Response
 
 Tensors = Mapping[str, Any]
+NOTHING: dict[str, Any] = {}
 # Given the request and its tensors: the leaves to differentiate by, and the forward as a function of leaves.
 Bind = Callable[[Request, Tensors], tuple[dict[str, Any], Callable[[Tensors], Any]]]
 
@@ -112,8 +115,17 @@ class _Run:
 
         modes = {"enabled": torch.enable_grad, "no_grad": torch.no_grad, "inference": torch.inference_mode}
         self.state.phase = "forward"
+        history = self.request.history
         with modes[self.request.grad_mode]():
-            y, extra, named = split(call(leaves), self.returns)
+            if history == "overwritten":
+                with overwritten(leaves):
+                    call(leaves)
+            if history == "threads":
+                y, extra, named = at_once(leaves, call, lambda found: split(found, self.returns)[0]), (), NOTHING
+            else:
+                y, extra, named = split(call(leaves), self.returns)
+            if history == "followed":
+                call(others(leaves))
         # Before the backward, which might write into what the forward returned.
         for name, value in {**named, "y": y}.items():
             if name in self.request.wanted:
@@ -146,7 +158,10 @@ class _Run:
         if second:
             dy.requires_grad_()
         inputs = [leaves[n] for n in names]
-        with torch.enable_grad():
+        again = self.request.history == "repeated"
+        with torch.enable_grad(), overwritten(leaves) if self.request.history == "changed" else nullcontext():
+            if again:
+                torch.autograd.grad(y, inputs, dy, allow_unused=True, retain_graph=True)
             grads = torch.autograd.grad(y, inputs, dy, allow_unused=True, create_graph=request.create_graph or second)
         for name, grad in zip(names, grads, strict=True):
             if grad is not None and f"d{name}" in wanted:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from lnverify.cli.check import progress_bar
 from lnverify.errors import UsageError
+
+if TYPE_CHECKING:
+    from lnverify.selftest import Row
 
 
 @click.command("selftest", short_help="Show that the laws catch known bugs.")
@@ -20,7 +25,7 @@ def command(quiet: bool, only: str) -> int:
     from rich.text import Text
 
     from lnverify.reports.console import make_console
-    from lnverify.selftest import Row, selftest
+    from lnverify.selftest import selftest
 
     console = make_console()
 

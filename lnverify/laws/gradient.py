@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from lnverify.diagnosis import STATISTICS_16, dx_cause, rounded_statistics
+from lnverify.diagnosis import STATISTICS_16, dx_cause, fresh, rounded_statistics
 from lnverify.evaluation import Evaluation
 from lnverify.floats import FORMATS, FloatArray, quantum
 from lnverify.law import INAPPLICABLE, Outcome, law
@@ -54,16 +54,26 @@ def _sum_cause(ev: Evaluation, output: str) -> str:
     case, mine = ev.case, ev.output(output)
     if mine is None or mine.size != case.n or not case.has("dy"):
         return f"{output} is wrong"
-    other = {"dweight": "dbias", "dbias": "dweight"}[output]
-    if case.has("weight") and case.has("bias"):
-        swapped = ev.judge_values(other, mine.values.reshape(-1), mine.dtype)
-        if swapped.state == "holds" and ev.judge(output).ratio > 1:
-            return "dweight and dbias are returned in each other's place"
+    if (
+        case.has("weight")
+        and case.has("bias")
+        and all(_swapped(run, output) for run in (ev, fresh(ev, 0), fresh(ev, 1)))
+    ):
+        return "dweight and dbias are returned in each other's place"
     if output == "dweight" and rounded_statistics(ev, "dweight"):
         return STATISTICS_16
     if case.dtype in SIXTEEN and case.rows > 16 and np.isfinite(mine.values).all():
         return "dweight and dbias are summed over the rows in 16 bits"
     return f"{output} is wrong"
+
+
+def _swapped(ev: Evaluation, output: str) -> bool:
+    """Whether what was returned as one parameter gradient is the other one."""
+    other = {"dweight": "dbias", "dbias": "dweight"}[output]
+    mine = ev.output(output)
+    if mine is None or mine.size != ev.case.n:
+        return False
+    return ev.judge_values(other, mine.values.reshape(-1), mine.dtype).state == "holds" and ev.judge(output).ratio > 1
 
 
 @law(

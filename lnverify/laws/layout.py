@@ -64,7 +64,8 @@ def memory_layout(ev: Evaluation) -> Outcome:
         return INAPPLICABLE
     outcome: Outcome = INAPPLICABLE
     plain = replace(case, layouts={}, recipe=None)
-    expanded = dict.fromkeys(case.arrays, "expanded")
+    expanded: Mapping[str, str] = dict.fromkeys(case.arrays, "expanded")
+    runs: list[tuple[Case, list[Mapping[str, str]]]]
     runs = [(plain, list(_choices(len(case.arrays["x"].shape)))), (_constant(case), [expanded])]
     deeper = _deeper(case)
     if deeper is not None:

@@ -56,4 +56,10 @@ KILLS: dict[str, tuple[str, str]] = {
     "LN706": ("inference-path-unbiased", "float32"),
     "LN707": ("module-weight-zero", "float32"),
     "LN708": ("module-stays-wide", "bfloat16"),
+    "LN709": ("weight-by-identity", "float32"),
+    "LN710": ("one-output-buffer", "float32"),
+    "LN711": ("second-backward-accumulates", "float32"),
+    "LN712": ("kept-as-attributes", "float32"),
+    "LN713": ("shared-scratch", "float32"),
+    "LN714": ("wrong-at-times", "float32"),
 }

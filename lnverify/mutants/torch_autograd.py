@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from lnverify.mutants import GRADIENTS, SIXTEEN, Mutant
+from lnverify.mutants.torch_memory import MEMORY
 from lnverify.mutants.torch_modules import MODULES
 from lnverify.mutants.torch_parts import (
     Function,
@@ -278,5 +279,6 @@ MUTANTS = [
        ("LN2",), ("pytorch/pytorch#196700",)),
     _f("jvp-without-parameters", "The forward-mode rule ignores the tangents of the parameters.",
        with_tangent(True), ("ty",), ("LN2",), ("pytorch/pytorch#196700",)),
+    *MEMORY,
     *MODULES,
 ]  # fmt: skip

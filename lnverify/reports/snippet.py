@@ -33,7 +33,8 @@ def snippet(finding: Finding, target: str, environment: Mapping[str, Any] | None
     framework = str(environment.get("framework") or guessed)
     try:
         known = finding.operation == "layer_norm" and framework in ("torch", "numpy")
-        if not known or finding.smallest.case["module_action"]:
+        case = finding.smallest.case
+        if not known or case["module_action"] or case.get("history"):
             raise UnwritableError
         writer = _Numpy if framework == "numpy" else _Torch
         return "\n".join(writer(finding, target, str(environment.get("call_text") or "")).lines()) + "\n"

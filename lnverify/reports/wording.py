@@ -202,6 +202,15 @@ def with_hex(text: str, value: float) -> str:
     return text if exact_decimal(text, value) else f"{text} ({hexadecimal(value)})"
 
 
+HISTORY = {
+    "overwritten": "after a call on other numbers in the same memory",
+    "followed": "read after a second call",
+    "repeated": "the second of two backwards",
+    "changed": "arguments overwritten between forward and backward",
+    "threads": "while another thread calls",
+}
+
+
 def case_text(observation: Observation) -> str:
     """What a case is, in one line: its label, else its shape; then all that is not ordinary about it."""
     case = observation.case
@@ -226,6 +235,8 @@ def case_text(observation: Observation) -> str:
         words.append(count(case["threads"], "thread"))
     if case["module_action"]:
         words.append(f"module {case['module_action']}")
+    if case.get("history"):
+        words.append(HISTORY[case["history"]])
     return ", ".join(words)
 
 

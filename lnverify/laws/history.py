@@ -1,0 +1,162 @@
+"""LN7xx, continued: what happened before, between and at the same time must not matter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from lnverify.case import Case
+from lnverify.evaluation import Evaluation
+from lnverify.floats import FloatArray
+from lnverify.law import INAPPLICABLE, Outcome, law
+
+REPETITIONS = 50
+
+
+def _outputs(case: Case) -> list[str]:
+    return ["y", *(case.gradients() if case.has("dy") and case.grad_mode == "enabled" else ())]
+
+
+def _right(ev: Evaluation) -> bool:
+    """Whether the plain request is answered, and rightly: only then does its history say anything."""
+    if ev.response.refusal is not None or ev.case.layouts.get("dy") == "output" or not ev.case.size:
+        return False
+    return all(ev.settle(o)[1] != "violated" for o in _outputs(ev.case) if o in ev.response.arrays)
+
+
+def _judge(start: Evaluation, case: Case, what: str, cause: str) -> Outcome:
+    """Every output of the case with its history, by the bounds; a refusal is no violation."""
+    again = start.rerun(case)
+    if again.response.refusal is not None:
+        return INAPPLICABLE
+    outcome: Outcome = INAPPLICABLE
+    for output in _outputs(case):
+        judgement, kind = again.settle(output)
+        if kind == "violated":
+            return replace(judgement.outcome(cause, f"{what}, {judgement.sentence()}"), case=case)
+        if kind in ("holds", "points", "last place"):
+            outcome = Outcome("holds", min(judgement.ratio, 1.0), output)
+    return outcome
+
+
+def _modes(case: Case) -> Iterator[tuple[str, Case]]:
+    """The case as it is, and without gradients in evaluation mode."""
+    yield "", case
+    bare = {k: v for k, v in case.arrays.items() if k in ("x", "weight", "bias")}
+    yield " (no_grad, eval)", replace(case, arrays=bare, requires_grad=(), grad_mode="no_grad", train=False)
+
+
+@law("LN709", name="same-memory", severity="error", limit=16, max_elements=1 << 14,
+     source="a data loader and an optimiser write in place; Hsword/Hetu#17")  # fmt: skip
+def same_memory(ev: Evaluation) -> Outcome:
+    """The numbers count, not where they lie: after a call on other numbers in the same memory, which are then
+    overwritten in place, the request is right by the bounds, with and without gradients.
+
+    Catches what is cached by the address or the identity of x, weight or bias.
+    """
+    if not _right(ev):
+        return INAPPLICABLE
+    outcome: Outcome = INAPPLICABLE
+    for mode, case in _modes(replace(ev.case, layouts={}, recipe=None)):
+        what = f"After a call on other numbers in the same memory{mode}"
+        found = _judge(ev, replace(case, history="overwritten"), what, "results are kept by where the arguments lie")
+        if found.bad:
+            return found
+        outcome = found if found.informative else outcome
+    return outcome
+
+
+@law("LN710", name="results-are-kept", severity="error", limit=16, max_elements=1 << 14,
+     source="outputs and saved statistics belong to one call; apache/mxnet#18499, karpathy/llm.c#408")  # fmt: skip
+def results_are_kept(ev: Evaluation) -> Outcome:
+    """A later call changes nothing of an earlier one: y and the gradients are right where a call on other numbers runs
+    between the forward and the moment in which they are read.
+
+    Catches outputs and saved statistics that live in one buffer.
+    """
+    if not _right(ev):
+        return INAPPLICABLE
+    outcome: Outcome = INAPPLICABLE
+    for mode, case in _modes(replace(ev.case, layouts={}, recipe=None)):
+        what = f"After a later call on other numbers{mode}"
+        found = _judge(ev, replace(case, history="followed"), what, "a later call changes an earlier result")
+        if found.bad:
+            return found
+        outcome = found if found.informative else outcome
+    return outcome
+
+
+@law("LN711", name="second-backward", severity="error", needs=("dx",), limit=16, max_elements=1 << 14,
+     source="torch.autograd.grad with retain_graph=True; karpathy/llm.c#408, apache/mxnet#18499")  # fmt: skip
+def second_backward(ev: Evaluation) -> Outcome:
+    """A second backward of one forward gives the gradients again: nothing accumulates in hidden scratch.
+
+    A subject that refuses the second backward is not accused.
+    """
+    if not ev.case.has("dy") or not _right(ev):
+        return INAPPLICABLE
+    case = replace(ev.case, history="repeated", recipe=None)
+    return _judge(ev, case, "In the second of two backwards", "a second backward gives other gradients")
+
+
+@law("LN712", name="changed-before-backward", severity="warning", needs=("dx",), limit=16, max_elements=1 << 14,
+     source="torch.autograd: a saved tensor that was changed in place raises in the backward")  # fmt: skip
+def changed_before_backward(ev: Evaluation) -> Outcome:
+    """Where x, weight and bias are overwritten between forward and backward, the gradients are those of the forward's
+    numbers, or the backward raises.
+
+    A warning: whoever changes what a graph still needs has left the contract, but a wrong number is the worst answer.
+    """
+    if not ev.case.has("dy") or not _right(ev):
+        return INAPPLICABLE
+    case = replace(ev.case, history="changed", layouts={}, recipe=None)
+    what = "With arguments that were overwritten between forward and backward"
+    return _judge(ev, case, what, "arguments that were changed in place give a wrong gradient, not an error")
+
+
+@law("LN713", name="two-threads", severity="warning", limit=6, max_elements=1 << 12,
+     source="kernels run outside the interpreter lock; data-parallel replicas call from several threads")  # fmt: skip
+def two_threads(ev: Evaluation) -> Outcome:
+    """y is right while another thread calls on other numbers: no scratch is shared between calls.
+
+    Eight calls in each of two threads; a y whose bits differ from the first is the one that is judged.
+    """
+    if not _right(ev):
+        return INAPPLICABLE
+    arrays = {k: v for k, v in ev.case.arrays.items() if k in ("x", "weight", "bias")}
+    case = replace(ev.case, arrays=arrays, layouts={}, requires_grad=(), history="threads", recipe=None)
+    return _judge(ev, case, "While another thread calls on other numbers", "two threads at once disturb each other")
+
+
+@law("LN714", name="repetitions", severity="error", limit=2, max_elements=1 << 13,
+     source="races show once in many calls; vllm-project/vllm#44692")  # fmt: skip
+def repetitions(ev: Evaluation) -> Outcome:
+    """Fifty repetitions, each after a call on other data in the same shape, are right by the bounds, gradients
+    included.
+
+    Only what differs in bits from the first answer is judged again.
+    """
+    if not _right(ev):
+        return INAPPLICABLE
+    case = ev.case
+    x = FloatArray.of(np.clip(case.arrays["x"].values[::-1] * -0.5 + 3.0, -8.0, 8.0), case.dtype)
+    between = ev.again(replace(case, arrays={**case.arrays, "x": x}, recipe=None))
+    for number in range(REPETITIONS):
+        between.ask(*_outputs(case), fresh=True)
+        again = ev.rerun(case)
+        if again.response.refusal is not None:
+            text = f"Repetition {number + 1} is refused: {again.response.refusal}"
+            return Outcome("crashed", np.inf, "y", (), text, REPEATED, case=case)
+        for output in _outputs(case):
+            first, now = ev.output(output), again.output(output)
+            if first is None or now is None or first.same_bits(now):
+                continue
+            judgement, kind = again.settle(output)
+            if kind == "violated":
+                return judgement.outcome(REPEATED, f"In repetition {number + 1}, {judgement.sentence()}")
+    return Outcome("holds", 0.0, "y")
+
+
+REPEATED = "a repeated call is sometimes wrong"
