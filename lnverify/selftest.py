@@ -8,7 +8,10 @@ the grid with smaller cases, and stops at the first error of a mutant.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
+import multiprocessing
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -71,26 +74,54 @@ def examine_correct(correct: Any, profile: str = "selftest") -> Row:
 RATIO_LAWS = ("LN101", "LN201", "LN202", "LN203")
 
 
-def selftest(progress: Progress | None = None, only: str = "", tell: Callable[[Row], None] | None = None) -> Selftest:
+def selftest(
+    progress: Progress | None = None,
+    only: str = "",
+    tell: Callable[[Row], None] | None = None,
+    full: bool = False,
+    jobs: int = 1,
+) -> Selftest:
     """Run every law on every mutant and every correct implementation whose id contains `only`.
 
-    `tell` is given each row as soon as it is known.
+    `tell` is given each row as soon as it is known, in the order of the entries. full: the whole grid for the correct
+    ones. jobs: processes that share the work; the rows are the same for every number.
     """
-    from lnverify.mutants import all_correct, all_mutants
-
     outcome = Selftest()
     if importlib.util.find_spec("torch") is None:
         outcome.left_out.append("torch is not installed: the mutants and correct implementations written in torch.")
-    entries: list[Any] = [*all_mutants(), *all_correct()]
-    subjects = [entry for entry in entries if only in entry.id]
-    for number, entry in enumerate(subjects):
-        if progress is not None:
-            progress(number, len(subjects), entry.id)
-        wrong = hasattr(entry, "bug")
-        outcome.rows.append(examine_mutant(entry) if wrong else examine_correct(entry))
-        if tell is not None:
-            tell(outcome.rows[-1])
+    chosen = [entry.id for entry in _entries() if only in entry.id]
+    work = [(name, "selftest-full" if full else "selftest") for name in chosen]
+    with _workers(jobs) as run:
+        for number, row in enumerate(run(_row, work)):
+            if progress is not None:
+                progress(number, len(work), row[0])
+            outcome.rows.append(row)
+            if tell is not None:
+                tell(row)
     return outcome
+
+
+def _entries() -> list[Any]:
+    from lnverify.mutants import all_correct, all_mutants
+
+    return [*all_mutants(), *all_correct()]
+
+
+def _row(task: tuple[str, str]) -> Row:
+    """One row, by the entry's id: entries hold functions, which do not travel between processes."""
+    name, profile = task
+    entry = next(entry for entry in _entries() if entry.id == name)
+    return examine_mutant(entry) if hasattr(entry, "bug") else examine_correct(entry, profile)
+
+
+@contextmanager
+def _workers(jobs: int) -> Iterator[Callable[[Callable[[Any], Row], list[Any]], Iterable[Row]]]:
+    """map, in this process or in several fresh ones (spawned: a fork would inherit torch's threads)."""
+    if jobs <= 1:
+        yield map
+        return
+    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
+        yield pool.map
 
 
 def kills(law: str) -> Row:

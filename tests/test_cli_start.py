@@ -27,7 +27,7 @@ def selftest_of(monkeypatch: pytest.MonkeyPatch, ok: bool) -> Result:
     ]
     outcome = SimpleNamespace(rows=rows, left_out=["the GPU mutants: no GPU is here."], ok=ok)
 
-    def selftest(progress: Any, only: str, tell: Any) -> Any:
+    def selftest(progress: Any, only: str, tell: Any, full: bool, jobs: int) -> Any:
         for row in rows:
             tell(row)
         return outcome

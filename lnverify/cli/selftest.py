@@ -15,8 +15,10 @@ if TYPE_CHECKING:
 
 @click.command("selftest", short_help="Show that the laws catch known bugs.")
 @click.option("-q", "--quiet", is_flag=True, help="The last line only.")
+@click.option("--full", is_flag=True, help="The whole grid for the correct ones; takes hours.")
+@click.option("-j", "--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Processes.")
 @click.option("-k", "only", default="", metavar="TEXT", help="Only implementations with TEXT in their name.")
-def command(quiet: bool, only: str) -> int:
+def command(quiet: bool, only: str, full: bool, jobs: int) -> int:
     """Show that each wrong implementation is caught, and by which laws, and that no correct one is.
 
     Each line is printed as soon as it is known. Exit status 1 if a wrong implementation passes or a correct one does
@@ -38,7 +40,7 @@ def command(quiet: bool, only: str) -> int:
         console.print(shown, soft_wrap=True)
 
     with progress_bar("selftest", shown=not quiet) as progress:
-        outcome = selftest(progress=progress, only=only, tell=None if quiet else tell)
+        outcome = selftest(progress, only, None if quiet else tell, full, jobs)
     if not outcome.rows:
         raise UsageError(f"no implementation has {only!r} in its name: leave -k out to run all.")
     wrong = [row for row in outcome.rows if row[1] == "mutant"]
