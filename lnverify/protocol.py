@@ -66,9 +66,10 @@ class Response:
 
     arrays: a wanted array that the subject did not produce (a gradient that is None) is absent.
     refusal: 'TypeError: message' when the subject raised, else None; arrays are then empty.
-    phase: 'forward' or 'backward' (or 'jvp', 'double backward'): where it raised.
+    phase: 'forward' or 'backward' (or 'jvp', 'double backward'): where it raised. 'crash': it did not answer at all,
+    and refusal says what became of its process (lnverify.host).
     changed: names of arguments whose bits the subject changed (dy included).
-    aliases: outputs that share memory with an argument.
+    aliases: outputs that share memory with an argument. warnings, printed: what it said besides.
     """
 
     arrays: Mapping[str, FloatArray] = field(default_factory=dict)
@@ -77,3 +78,4 @@ class Response:
     changed: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    printed: str = ""

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
 from typing import Any
 
 from lnverify.errors import InternalError, UsageError
 from lnverify.evaluation import Evaluator
+from lnverify.examination import judge
 from lnverify.finding import Finding
 from lnverify.law import Law, Outcome, load_laws
 from lnverify.protocol import Request, Response
 from lnverify.recipes import restore
-from lnverify.runner import judge
 from lnverify.subject import Capabilities, Subject, resolve
 from lnverify.support import find_support
 from lnverify.transcript import playback
@@ -28,7 +27,7 @@ def judge_stored(finding: Finding) -> Outcome:
     observation = finding.smallest
     if not observation.transcript:
         raise UsageError("the answers of this finding were too large to be stored: replay it with the target.")
-    stub = Subject(target="the stored answers", capabilities=_capabilities(finding.capabilities), run=_nobody)
+    stub = Subject(target="the stored answers", capabilities=Capabilities.from_json(finding.capabilities), run=_nobody)
     return _judge(law, playback(stub, observation.transcript), observation.base or observation.case)
 
 
@@ -57,12 +56,6 @@ def _law(finding: Finding) -> Law:
     if finding.law not in laws:
         raise UsageError(f"law {finding.law} is not loaded: give the file that defines it with --laws.")
     return laws[finding.law]
-
-
-def _capabilities(data: Mapping[str, Any]) -> Capabilities:
-    known = {f.name for f in fields(Capabilities)}
-    plain: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items() if k in known}
-    return Capabilities(**plain)
 
 
 def _nobody(request: Request) -> Response:

@@ -64,6 +64,13 @@ class Capabilities:
     module: bool = False
     fixed_shape: tuple[int, ...] | None = None
 
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Capabilities:
+        """From plain data, as dataclasses.asdict and JSON leave it; what is not known is left out."""
+        known = {f.name for f in fields(cls)}
+        plain: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items() if k in known}
+        return cls(**plain)
+
 
 @dataclass(frozen=True, eq=False)
 class Subject:

@@ -27,7 +27,7 @@ class Support:
 
     ranks: batch ranks (0: x has normalized_shape alone); dims: numbers of normalised dimensions; eps: values that are
     accepted; mixed: affine parts that it accepts in float32 beside a 16-bit x; seconds: for one call of 2 x 8, and
-    per element beyond; refused: sentences for what is not supported; backward: what the backward raised, or ''.
+    per element and per row beyond; refused: sentences for what is not supported; backward: what the backward raised.
     """
 
     subject: Subject
@@ -39,13 +39,13 @@ class Support:
     eps: tuple[float, ...]
     outputs: tuple[str, ...]
     mixed: tuple[str, ...]
-    seconds: tuple[float, float]
+    seconds: tuple[float, float, float]
     refused: tuple[str, ...]
     backward: str = ""
 
-    def predicted(self, elements: int) -> float:
-        """Seconds that a call of so many elements should take."""
-        return self.seconds[0] + elements * self.seconds[1]
+    def predicted(self, elements: int, rows: int) -> float:
+        """Seconds that a call of so many elements in so many rows should take."""
+        return self.seconds[0] + elements * self.seconds[1] + rows * self.seconds[2]
 
 
 def ordinary(subject: Subject, dtype: str, device: str, affine: str = "both", **changes: Any) -> Case:
@@ -71,7 +71,10 @@ def find_support(subject: Subject, dtype: str, device: str) -> Support | str:
     affine = []
     first = ""
     for name in declared.affine:
-        problem = refusal(ordinary(subject, dtype, device, name))
+        answer = subject.run(ordinary(subject, dtype, device, name).request("y"))
+        problem = answer.refusal
+        if answer.phase == "crash":
+            return f"{dtype} on {device}: an ordinary input crashes it ({problem})"
         if problem is None:
             affine.append(name)
         else:
@@ -165,19 +168,26 @@ def _derivatives(subject: Subject, base: Case, refused: list[str]) -> list[str]:
     return found
 
 
-def _seconds(subject: Subject, dtype: str, device: str, affine: str, grads: tuple[str, ...]) -> tuple[float, float]:
-    """Time of an ordinary call, and per element of a larger one (the second call of each: the first warms up)."""
+def _seconds(
+    subject: Subject, dtype: str, device: str, affine: str, grads: tuple[str, ...]
+) -> tuple[float, float, float]:
+    """Time of an ordinary call, per element of a wide one and per row of a tall one.
+
+    The second call of each: the first warms up.
+    """
     fixed = subject.capabilities.fixed_shape
     small = ordinary(subject, dtype, device, affine)
-    large = ordinary(subject, dtype, device, affine, batch=[64], shape=list(fixed or (256,)))
+    wide = ordinary(subject, dtype, device, affine, batch=[2], shape=list(fixed or (4096,)))
+    tall = ordinary(subject, dtype, device, affine, batch=[64], shape=list(fixed or (8,)))
     times = []
-    for case in (small, large):
+    for case in (small, wide, tall):
         for _ in range(2):
             start = time.perf_counter()
             subject.run(case.request("y", *grads))
             last = time.perf_counter() - start
         times.append(last)
-    return times[0], max(times[1] - times[0], 0.0) / max(large.size - small.size, 1)
+    per_element = max(times[1] - times[0], 0.0) / max(wide.size - small.size, 1)
+    return times[0], per_element, max(times[2] - times[0], 0.0) / (tall.rows - small.rows)
 
 
 def require_dtypes(subject: Subject, wanted: tuple[str, ...] | None) -> tuple[str, ...]:

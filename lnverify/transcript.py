@@ -42,6 +42,7 @@ def response_to_json(response: Response) -> dict[str, Any]:
         "changed": list(response.changed),
         "aliases": list(response.aliases),
         "warnings": list(response.warnings),
+        "printed": response.printed,
     }
 
 
@@ -54,6 +55,7 @@ def response_from_json(data: Mapping[str, Any]) -> Response:
         changed=tuple(data["changed"]),
         aliases=tuple(data["aliases"]),
         warnings=tuple(data["warnings"]),
+        printed=data.get("printed", ""),
     )
 
 

@@ -16,6 +16,7 @@ from lnverify import report_cache
 from lnverify.cli import main
 from lnverify.errors import InternalError, TargetError
 from lnverify.finding import Report, load_report
+from lnverify.host import Limits
 from tests import report_samples as samples
 
 TARGET = samples.TARGET
@@ -69,7 +70,7 @@ def test_check_without_a_target_checks_layer_norm_with_seed_0(runner: Any) -> No
         {
             "target": TARGET, "operation": "layer_norm", "dtypes": None, "devices": None, "profile": "quick",
             "select": None, "ignore": None, "strict": False, "fail_fast": False, "seed": 0,
-            "max_examples": None, "time_limit": None, "progress": None,
+            "max_examples": None, "time_limit": None, "progress": None, "isolate": True, "limits": Limits(), "jobs": 1,
         }
     ]  # fmt: skip
     assert "seed 0" in result.stdout.splitlines()[1]

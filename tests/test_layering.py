@@ -27,17 +27,27 @@ ROOT = Path(__file__).parents[1]
 # From the ground up; names relative to the package. A new file goes on the lowest floor above all it imports.
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("errors", "floats", "double_double"),  # numbers
-    ("operation", "case", "protocol"),  # what is asked and answered
+    ("operation", "case", "protocol", "wire"),  # what is asked and answered
     ("formulas", "formulas.*"),  # what SymPy derives
     ("oracle",),  # what is right
     ("bounds", "running", "derivative_bounds", "row_range"),  # how far off is admissible
     ("recipes", "covering"),  # which cases there are
-    ("law", "subject", "finding", "judgement", "profiles", "environment"),  # the nouns
-    ("support", "expected", "warmup", "transcript"),  # what a subject can do, and did
-    ("strategies", "evaluation", "host", "diagnosis"),  # a case drawn, asked, evaluated, explained
+    ("law", "law_files", "subject", "finding", "judgement", "profiles", "environment"),  # the nouns
+    ("support", "expected", "transcript", "host", "host_process"),  # what a subject can do, and did
+    ("strategies", "evaluation", "diagnosis"),  # a case drawn, asked, evaluated, explained
     ("laws", "laws.*", "adapters", "adapters.*"),  # laws and adapters never see each other
     ("mutants", "mutants.*"),  # subjects, some of them by an adapter
-    ("runner", "tally", "shrink", "speed", "history", "gate"),  # what makes a run of it all
+    (
+        "runner",
+        "part",
+        "examination",
+        "crashes",
+        "tally",
+        "shrink",
+        "speed",
+        "history",
+        "gate",
+    ),  # what makes a run of it all
     ("reports", "reports.*"),  # what people and machines read of it
     ("report_cache", "replay", "selftest"),  # what is done with a report
     ("cli", "cli.*", "pytest_plugin"),  # what people call
@@ -47,7 +57,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
 FACTS = {"__version__"}
 AROUND = {"properties", "reference", "benchmarks", "tests"}
 FRAMEWORKS = {"torch", "jax", "jaxlib", "flax", "onnx", "onnxruntime"}
-DRAWING = {"strategies", "runner", "shrink", "pytest_plugin"}
+DRAWING = {"strategies", "examination", "shrink", "pytest_plugin"}
 
 
 @dataclass(frozen=True)

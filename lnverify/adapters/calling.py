@@ -12,6 +12,8 @@ from typing import Any
 from lnverify.floats import FloatArray
 from lnverify.protocol import Response
 
+SAID = 400  # characters kept of what a subject prints
+
 
 @dataclass
 class Attempt:
@@ -41,7 +43,8 @@ def attempt(body: Callable[[Attempt], None]) -> Response:
     """Run a body that fills in an Attempt; an interrupt by the user is the only exception that passes."""
     state = Attempt()
     refusal = None
-    with warnings.catch_warnings(record=True) as caught, contextlib.redirect_stdout(io.StringIO()):
+    said = io.StringIO()
+    with warnings.catch_warnings(record=True) as caught, contextlib.redirect_stdout(said):
         warnings.simplefilter("always")
         try:
             body(state)
@@ -51,13 +54,14 @@ def attempt(body: Callable[[Attempt], None]) -> Response:
             refusal = first_line(error)
     texts = tuple(dict.fromkeys(f"{w.category.__name__}: {w.message}" for w in caught))
     if refusal is not None:
-        return Response(refusal=refusal, phase=state.phase, warnings=texts)
+        return Response(refusal=refusal, phase=state.phase, warnings=texts, printed=said.getvalue()[-SAID:])
     return Response(
         arrays=state.arrays,
         phase=state.phase,
         changed=tuple(state.changed),
         aliases=tuple(state.aliases),
         warnings=texts,
+        printed=said.getvalue()[-SAID:],
     )
 
 

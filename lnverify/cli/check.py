@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -33,6 +34,7 @@ A target is [kind:]place[:name][?key=value&...]:
 Exit status: 0 holds, 1 violated, 2 usage, 3 inconclusive, 4 a fault of lnverify itself.
 """
 WORST_FIRST = (1, 3, 0)
+SMALLEST_MEMORY = 1 << 26  # a bare interpreter with NumPy takes about that much
 Progress = Callable[[int, int, str], None]
 
 
@@ -43,6 +45,17 @@ def seed_number(_ctx: click.Context, _param: click.Parameter, value: str) -> int
     if not (value.isascii() and value.isdigit()):
         raise UsageError(f"the seed {value!r} is neither a whole number from 0 nor 'random'.")
     return int(value)
+
+
+def memory_size(_ctx: click.Context, _param: click.Parameter, value: str | None) -> int | None:
+    """Option callback: bytes, from '4GiB', '512M' or a plain number of bytes."""
+    if value is None:
+        return None
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", value.strip().lower())
+    size = int(float(found[1]) * 1024 ** " kmgt".index(found[2] or " ")) if found else 0
+    if size < SMALLEST_MEMORY:
+        raise UsageError(f"--memory {value} is not a size from 64MiB up: write 4GiB, or 512MiB.")
+    return size
 
 
 @click.command("check", help=HELP, short_help="Check implementations against the laws.")
@@ -58,6 +71,20 @@ def seed_number(_ctx: click.Context, _param: click.Parameter, value: str) -> int
 @click.option("--seed", default="0", callback=seed_number, metavar="N|random", help="Other cases. [default: 0]")
 @click.option("--max-examples", type=click.IntRange(min=1), metavar="N", help="Drawn cases per strategy and dtype.")
 @click.option("--time-limit", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS", help="Stop after.")
+@click.option("--isolate/--no-isolate", default=True, help="Run the target in a process of its own. [default: on]")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    help="What one request may take before the target counts as hanging. [default: 30]",
+)
+@click.option(
+    "--memory",
+    callback=memory_size,
+    metavar="SIZE",
+    help="What the target may take, 4GiB say. [default: half of the machine]",
+)
+@click.option("-j", "--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Processes.")
 @click.option("-q", "--quiet", is_flag=True, help="The verdict line only.")
 @click.option("-v", "--verbose", is_flag=True, help="Every law in every dtype.")
 @click.option("--json", "json_path", type=click.Path(path_type=Path), metavar="FILE", help="Write the report.")
@@ -124,10 +151,13 @@ def _check_paths(*paths: Path | None) -> None:
 
 
 def _run(target: str, quiet: bool, *, devices: Sequence[str] | None, **options: Any) -> Report:
+    from lnverify.host import Limits
     from lnverify.runner import check
 
+    given = {"timeout": options.pop("timeout"), "memory": options.pop("memory")}
+    limits = Limits(**{name: value for name, value in given.items() if value is not None})
     with progress_bar(target, shown=not quiet) as progress:
-        return check(target, devices=devices, progress=progress, **options)
+        return check(target, devices=devices, limits=limits, progress=progress, **options)
 
 
 @contextmanager

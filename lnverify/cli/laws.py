@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import importlib.util
 import shutil
 import sys
 from collections.abc import Sequence
@@ -11,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-
-from lnverify.errors import LnverifyError, UsageError
 
 
 def words(_ctx: click.Context, _param: click.Parameter, value: Sequence[str]) -> tuple[str, ...] | None:
@@ -23,6 +19,8 @@ def words(_ctx: click.Context, _param: click.Parameter, value: Sequence[str]) ->
 
 def law_files(_ctx: click.Context, _param: click.Parameter, value: Sequence[str]) -> tuple[str, ...]:
     """Option callback: load each file now."""
+    from lnverify.law_files import load_file
+
     for path in value:
         load_file(Path(path))
     return tuple(value)
@@ -34,31 +32,6 @@ def laws_option(command: Any) -> Any:
         "--laws", "law_paths", multiple=True, metavar="FILE", expose_value=False, callback=law_files,
         help="Also load the laws of a Python file (repeatable).",
     )(command)  # fmt: skip
-
-
-def load_file(path: Path) -> None:
-    """Run a Python file that registers laws. Raises UsageError if it cannot be run or registers none."""
-    from lnverify.law import REGISTRY, load_laws
-
-    load_laws()  # first, so that an id that is taken is an error of the file
-    if not path.is_file():
-        raise UsageError(f"cannot read the laws of {str(path)!r}: there is no such file.")
-    # A name of its own for each path: a law may be loaded twice, but not overwritten by another file's.
-    name = f"lnverify_laws_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise UsageError(f"cannot read the laws of {str(path)!r}: it is not a Python file.")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    try:
-        spec.loader.exec_module(module)
-    except LnverifyError:
-        raise
-    except Exception as error:  # the file is the user's: whatever it raises is told in one sentence
-        text = " ".join(str(error).split())
-        raise UsageError(f"the laws of {str(path)!r} were not loaded: {type(error).__name__}: {text}") from None
-    if not any(entry.check.__module__ == name for entry in REGISTRY.values()):
-        raise UsageError(f"{str(path)!r} registers no law: decorate a function with @lnverify.law.law(...).")
 
 
 @click.command("laws")

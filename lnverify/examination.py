@@ -1,0 +1,252 @@
+"""Examination: one subject in one dtype on one device; every law judges a stream of cases.
+
+Each case is evaluated once, and every law judges it. Laws that run the subject several times look at a fixed
+share of the cases. All budgets are counts, so that the same seed gives the same findings; a time limit only
+ends a run early, and the report says so.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any
+from zlib import crc32
+
+from lnverify.case import Case
+from lnverify.crashes import Watch
+from lnverify.errors import InternalError, LnverifyError
+from lnverify.evaluation import Evaluation, Evaluator
+from lnverify.expected import Stopwatch
+from lnverify.finding import Finding, Observation, Result
+from lnverify.law import INAPPLICABLE, Law, Outcome
+from lnverify.profiles import Profile
+from lnverify.shrink import Shrinker
+from lnverify.strategies import grid, recipes, search, small, stream_seed, tall
+from lnverify.support import Support, ordinary
+from lnverify.tally import Tally, finding
+from lnverify.transcript import Recorder
+
+PAIR_EVERY = 8  # cases of which one is also measured in the tier `pair`
+SLOW = 2.0  # seconds that one case may take by the warm-up's estimate; slower shapes are not examined
+Progress = Callable[[int, int, str], None]
+
+
+class EndDtype(Exception):  # noqa: N818 - no error: it ends one dtype early
+    """Ends an examination early and lets the run go on; its text is listed as not examined."""
+
+
+class StopExamination(Exception):  # noqa: N818 - no error: it ends a run early
+    """Ends a run early; its text is the report's `stopped`."""
+
+
+@dataclass
+class Examination:
+    """One dtype on one device: the laws' tallies over a stream of cases."""
+
+    support: Support
+    laws: list[Law]
+    profile: Profile
+    seed: int
+    stopwatch: Stopwatch
+    watch: Watch
+    max_examples: int | None = None
+    fail_fast: bool = False
+    deadline: float | None = None
+    progress: Progress | None = None
+    tallies: dict[str, Tally] = field(default_factory=dict)
+    coverage: dict[str, set[Any]] = field(default_factory=dict)
+    slow: set[str] = field(default_factory=set)
+    pair_ratio: dict[str, float] = field(default_factory=dict)
+    examples: int = 0
+    index: int = 0
+
+    def __post_init__(self) -> None:
+        self.evaluator = Evaluator(self.support.subject, self.stopwatch)
+        self.tallies = {law.id: Tally(law) for law in self.laws}
+        given = self.max_examples
+        self.recipes = self.profile.recipes if given is None else given
+        self.small = self.profile.small if given is None else given
+        self.total = self.profile.blocks * 121 + self.recipes + self.small + 2
+
+    def able(self, law: Law) -> bool:
+        """Whether the law can look at this dtype and subject; notes the reason where not."""
+        missing = [n for n in law.needs if n not in self.support.outputs]
+        if missing:
+            self.tallies[law.id].reason = f"the subject has no {', '.join(missing)}"
+        elif law.dtypes is not None and self.support.dtype not in law.dtypes:
+            self.tallies[law.id].reason = f"{self.support.dtype} cannot inform it"
+        return not missing and (law.dtypes is None or self.support.dtype in law.dtypes)
+
+    def run(self) -> None:
+        """Examine the ordinary input, the grid, then what Hypothesis draws."""
+        self.active = [law for law in self.laws if self.able(law)]
+        first = ordinary(self.support.subject, self.support.dtype, self.support.device, self.support.affine[0])
+        self.examine(first, once=True)
+        for case in chain(grid(self.support, self.profile), tall(self.support, self.profile)):
+            self.examine(case)
+        drawn = (
+            ("recipes", recipes(self.support, self.profile), self.recipes),
+            ("small", small(self.support), self.small),
+        )
+        for name, strategy, count in drawn:
+            seed = stream_seed(self.seed, "layer_norm", name, self.support.dtype, self.support.device)
+            search(strategy, self.examine, count, seed)
+
+    def examine(self, case: Case, once: bool = False) -> float:
+        """Let every law judge a case; the ratio of y, for the search to push up."""
+        self.index += 1
+        if self.deadline is not None and time.monotonic() > self.deadline:
+            raise StopExamination("time limit")
+        if self.progress is not None:
+            self.progress(self.index, self.total, self.support.dtype)
+        if self.support.predicted(case.size, case.rows) > SLOW or self.watch.alike(case):
+            self.slow.add(f"{self.support.dtype}: N={case.n}, rows={case.rows}")
+            return 0.0
+        self.examples += 1
+        evaluation = self.evaluator.evaluate(case)
+        informative = False
+        if self.watch.host is not None:
+            before = self.watch.trouble()
+            _ = evaluation.response
+            if self._crashed(before):
+                return 0.0
+            self.watch.fine(case)
+        for law in self.active:
+            if law.once != once and law.once:
+                continue
+            if not self._looks(law, case, once) or self.watch.tired(law):
+                continue
+            before = self.watch.trouble()
+            outcome = judge(law, evaluation)
+            if self._crashed(before):
+                self.watch.blame(law)
+                continue
+            self.tallies[law.id].add(case, outcome)
+            informative |= outcome.informative and law.id in ("LN101", "LN201", "LN202", "LN203")
+            if outcome.bad and law.severity == "error" and self.fail_fast:
+                raise StopExamination("fail-fast")
+        if informative:
+            self._cover(case)
+        if self.index % PAIR_EVERY == 0:
+            self._quality(evaluation)
+        return self._ratio(evaluation)
+
+    def _crashed(self, before: int) -> bool:
+        """Whether a request met a crash since `before`; ends the dtype where there were too many."""
+        if self.watch.trouble() == before:
+            return False
+        if self.fail_fast:
+            raise StopExamination("fail-fast")
+        if self.watch.over():
+            raise EndDtype(f"{self.support.dtype}: the rest, after {len(self.watch.crashes)} crashes")
+        return True
+
+    def _looks(self, law: Law, case: Case, once: bool) -> bool:
+        """Whether a law with a limit looks at this case: a fixed share of them, by the case's number."""
+        if case.size > law.max_elements:
+            return False
+        if law.limit is None or once or law.once:
+            return True
+        stride = max(1, round(self.total / (law.limit * self.profile.effort)))
+        return (self.index + crc32(law.id.encode())) % stride == 0
+
+    def _cover(self, case: Case) -> None:
+        affine = {(1, 1): "both", (1, 0): "weight", (0, 1): "bias", (0, 0): "none"}[
+            int(case.has("weight")), int(case.has("bias"))
+        ]
+        for key, value in (("N", case.n), ("rows", case.rows), ("affine", affine), ("dtypes", case.dtype),
+                           ("requires_grad", "+".join(case.requires_grad))):  # fmt: skip
+            self.coverage.setdefault(key, set()).add(value)
+
+    def _quality(self, evaluation: Evaluation) -> None:
+        """Keep the largest error over the bound that pairwise summation attains: reported, it decides nothing."""
+        for output in ("y", "dx", "dweight", "dbias"):
+            if (output, "det", False) in evaluation.judged:
+                ratio = evaluation.judge(output, "pair").ratio
+                if ratio == ratio and ratio < float("inf"):
+                    self.pair_ratio[output] = max(self.pair_ratio.get(output, 0.0), float(ratio))
+
+    def _ratio(self, evaluation: Evaluation) -> float:
+        best = 0.0
+        for output in ("y", "dx", "dweight", "dbias"):
+            if (output, "det", False) in evaluation.judged:
+                best = max(best, evaluation.judged[output, "det", False].ratio)
+        return min(best, 1e9) if best == best else 1e9
+
+    # Findings
+
+    def findings(self) -> list[Finding]:
+        """Shrink the violations of every law, by cause; a small case that another law found is tried first."""
+        found = self.watch.findings(self.support.dtype, self.support.device, self.support.subject.capabilities)
+        small: list[Case] = []
+        order = {"error": 0, "warning": 1, "info": 2}
+        for tally in sorted(self.tallies.values(), key=lambda t: order[t.law.severity]):
+            for cause, violations in tally.named().items():
+                check = self._check(tally.law)
+                case, outcome = violations.first
+                budget = self.profile.shrink
+                for known in small:
+                    again = check(known)
+                    if again.bad and again.cause == cause:
+                        case, outcome, budget = known, again, budget / 4
+                        break
+                smallest, why = Shrinker(check, budget, self.support.affine, cause).run(case, outcome)
+                small.append(smallest)
+                worst_case, worst = violations.worst
+                found.append(finding(
+                    tally.law, cause, self.observe(tally.law, smallest, why),
+                    self.observe(tally.law, worst_case, worst), self.support.dtype, self.support.device, worst.state,
+                    self.support.subject.capabilities,
+                ))  # fmt: skip
+        return found
+
+    def results(self) -> list[Result]:
+        """One result for each law."""
+        dtype, device = self.support.dtype, self.support.device
+        return self.watch.results([t.result(dtype, device) for t in self.tallies.values()], dtype, device)
+
+    def _check(self, law: Law) -> Callable[[Case], Outcome]:
+        def check(case: Case) -> Outcome:
+            if self.watch.over():
+                return INAPPLICABLE
+            before = self.watch.trouble()
+            outcome = judge(law, Evaluation(case, self.evaluator))
+            return outcome if self.watch.trouble() == before else INAPPLICABLE  # a crash is a finding of its own
+
+        return check
+
+    def observe(self, law: Law, case: Case, outcome: Outcome) -> Observation:
+        """Run the law once more on the case, recording every answer."""
+        recorder = Recorder(self.support.subject)
+        again = Evaluator(recorder.subject)
+        evaluation = again.evaluate(case)
+        repeated = judge(law, evaluation)
+        if repeated.bad:
+            outcome = repeated
+        shown = outcome.case or case
+        answer = again.evaluate(shown).response if shown is not case else evaluation.response
+        outputs = {n: a.to_json(4096) for n, a in answer.arrays.items()}
+        for name in (outcome.output,):
+            if name in ("ty", "d2x", "d2weight", "d2bias", "d2dy"):
+                extra = again.evaluate(shown).output(name)
+                if extra is not None:
+                    outputs[name] = extra.to_json(4096)
+        return Observation(
+            case=shown.to_json(), outputs=outputs, message=outcome.message, ratio=outcome.ratio,
+            output=outcome.output, index=outcome.index, expected=outcome.expected, got=outcome.got,
+            bound=outcome.bound, base=None if shown is case else case.to_json(), transcript=recorder.entries(),
+        )  # fmt: skip
+
+
+def judge(law: Law, evaluation: Evaluation) -> Outcome:
+    """One law on one evaluation. A fault of the law itself is an InternalError that names law and case."""
+    try:
+        return law.check(evaluation)
+    except LnverifyError:
+        raise
+    except Exception as error:
+        label = evaluation.asked.label
+        text = f"law {law.id} failed on a case of its own ({label}): {type(error).__name__}: {error}."
+        raise InternalError(text) from error
