@@ -23,7 +23,7 @@ from lnverify.bounds import Precision
 from lnverify.case import Case
 from lnverify.expected import Expected, Stopwatch
 from lnverify.floats import FORMATS, Float64Array, FloatArray, distance, error_in_ulp, quantum
-from lnverify.judgement import COLUMN_OUTPUTS, ROW_OUTPUTS, Judgement
+from lnverify.judgement import ALONE, COLUMN_OUTPUTS, ROW_OUTPUTS, Judgement
 from lnverify.law import Outcome
 from lnverify.oracle import Exact, Pair
 from lnverify.protocol import Response
@@ -89,6 +89,12 @@ class Evaluation:
             run._like = self.expected
         return run
 
+    def answered(self, response: Response) -> Evaluation:
+        """The same numbers with another answer to judge, one that came by another way."""
+        run = Evaluation(self.asked, self.evaluator, response)
+        run._like = self.expected
+        return run
+
     # What the subject answered
 
     def ask(self, *wanted: str, fresh: bool = False) -> Response:
@@ -127,7 +133,7 @@ class Evaluation:
 
     def output(self, name: str) -> FloatArray | None:
         """A returned array, or None where it is missing."""
-        if name in ("ty",):
+        if name in ALONE:
             return self.ask(name).arrays.get(name)
         if name.startswith("d2"):
             return self.second_order.arrays.get(name)
@@ -187,7 +193,9 @@ class Evaluation:
 
     def _judge(self, output: str, tier: str, points: bool) -> Judgement:
         got = self.output(output)
-        source = self.second_order if output.startswith("d2") else self.ask(output) if output == "ty" else self.response
+        source = (
+            self.second_order if output.startswith("d2") else self.ask(output) if output in ALONE else self.response
+        )
         if source.refusal is not None:
             return Judgement(output, "refused", message=source.refusal)
         if got is None:
@@ -213,13 +221,13 @@ class Evaluation:
         """Elements that are not judged, in the output's shape."""
         broken = ~np.isfinite(self.case.matrix("x")).all(axis=1)
         limits = self.range
-        second = output == "ty" or output.startswith("d2")
+        second = output in ALONE or output.startswith("d2")
         unsafe = limits.excused | limits.grey | limits.backward | (limits.derivatives if second else False)
         if output in COLUMN_OUTPUTS:
             off = bool(broken.any()) or (output != "dbias" and bool(unsafe.any()))
             return np.full(returned.shape, off or limits.column)
         rows = broken | limits.excused
-        if output in ("dx", "d2x", "d2dy", "ty"):
+        if output in ("dx", "d2x", "d2dy", *ALONE):
             rows = rows | unsafe
         else:
             lost = ~np.isfinite(returned) if returned.ndim == 1 else ~np.isfinite(returned).all(axis=1)

@@ -20,6 +20,7 @@ from lnverify.errors import InternalError, LnverifyError
 from lnverify.evaluation import Evaluation, Evaluator
 from lnverify.expected import Stopwatch
 from lnverify.finding import Finding, Observation, Result
+from lnverify.judgement import ALONE
 from lnverify.law import INAPPLICABLE, Law, Outcome
 from lnverify.profiles import Profile
 from lnverify.shrink import Shrinker
@@ -229,7 +230,7 @@ class Examination:
         answer = again.evaluate(shown).response if shown is not case else evaluation.response
         outputs = {n: a.to_json(4096) for n, a in answer.arrays.items()}
         for name in (outcome.output,):
-            if name in ("ty", "d2x", "d2weight", "d2bias", "d2dy"):
+            if name in (*ALONE, "d2x", "d2weight", "d2bias", "d2dy"):
                 extra = again.evaluate(shown).output(name)
                 if extra is not None:
                     outputs[name] = extra.to_json(4096)

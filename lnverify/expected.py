@@ -14,6 +14,7 @@ from lnverify.bounds import Bounds, Precision
 from lnverify.case import Case
 from lnverify.derivative_bounds import DerivativeBounds
 from lnverify.floats import Float64Array
+from lnverify.judgement import ALONE
 from lnverify.oracle import Exact, Pair
 from lnverify.row_range import Range, row_range
 
@@ -72,7 +73,7 @@ class Expected:
         """The bound of an output, in its shape: closed form, or running errors for jvp and double backward."""
         _ = self.exact  # timed by itself
         start = time.perf_counter()
-        if output == "ty" or output.startswith("d2"):
+        if output in ALONE or output.startswith("d2"):
             value = self._derivatives(tier).bound(output)
         else:
             value = self.bounds(tier, points).of(output)

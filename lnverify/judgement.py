@@ -6,9 +6,13 @@ from dataclasses import dataclass
 
 from lnverify.law import INAPPLICABLE, Outcome
 
-ROW_OUTPUTS = ("y", "dx", "ty", "d2x", "d2dy")  # shape of x
+ROW_OUTPUTS = ("y", "dx", "ty", "d2x", "d2dy", "tty", "rty", "d3x")  # shape of x
+ALONE = ("ty", "tty", "rty", "d3x")  # derivatives that are asked for one by one
 COLUMN_OUTPUTS = ("dweight", "dbias", "d2weight", "d2bias")  # shape of a parameter
-PLAIN = {"y": "y", "dx": "dx", "dweight": "dweight", "dbias": "dbias", "ty": "the jvp's tangent of y"}
+PLAIN = {
+    "ty": "the jvp's tangent of y", "tty": "the tangent of the jvp's tangent", "rty": "the gradient of <dy, jvp>",
+    "d3x": "the third derivative",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -35,4 +35,4 @@ def load_file(path: Path) -> None:
         raise UsageError(f"the laws of {str(path)!r} were not loaded: {type(error).__name__}: {text}") from None
     if not any(entry.check.__module__ == name for entry in REGISTRY.values()):
         raise UsageError(f"{str(path)!r} registers no law: decorate a function with @lnverify.law.law(...).")
-    LOADED.append(str(path))
+    LOADED.append(str(path.resolve()))

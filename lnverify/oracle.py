@@ -24,6 +24,7 @@ import numpy as np
 
 from lnverify.case import Case
 from lnverify.double_double import DoubleDouble
+from lnverify.dual import Dual
 from lnverify.floats import Float64Array
 from lnverify.formulas import layer_norm as first
 from lnverify.formulas import layer_norm_second_order as second
@@ -107,12 +108,15 @@ class Exact:
         values = [self._lift(case.vector(p)) for p in names if case.has(p)]
         return suffix[key], values
 
-    def _call(self, module: Any, stem: str, *arguments: Any) -> dict[str, Any]:
+    def _call(self, module: Any, stem: str, *arguments: Any, x: Any = None) -> dict[str, Any]:
         suffix, affine = self._affine()
         name = f"layer_norm{suffix}{stem}"
-        eps = DoubleDouble(self.eps) if self.wide else self.eps
+        eps: Any = DoubleDouble(self.eps) if self.wide else self.eps
+        if x is not None:
+            affine, eps = [Dual.constant(v) for v in affine], Dual.constant(eps)
+            arguments = tuple(Dual.constant(v) for v in arguments)
         with np.errstate(all="ignore"):
-            result: dict[str, Any] = getattr(module, name)(self.centred, *affine, eps, *arguments)
+            result: dict[str, Any] = getattr(module, name)(self.centred if x is None else x, *affine, eps, *arguments)
         return result
 
     @cached_property
@@ -151,6 +155,38 @@ class Exact:
         given += [self._lift(self._tangent(f"v{p}")) for p in ("weight", "bias") if self.case.has(p)]
         return self._call(second, "_vjp_vjp", *given)
 
+    def _along(self, name: str) -> tuple[Dual, list[Any]]:
+        """x with its derivative along a tangent of the case, and tangents of zero for the parameters."""
+        with np.errstate(all="ignore"):
+            tangent = np.ldexp(self._tangent(name), -self.exponent[:, None])
+        zeros = [self._lift(np.zeros(self.case.n)) for p in ("weight", "bias") if self.case.has(p)]
+        return Dual(self.centred, self._lift(tangent)), zeros
+
+    @cached_property
+    def nested_jvp(self) -> dict[str, Any]:
+        """y_dot along tx of x alone, differentiated along sx."""
+        x, zeros = self._along("sx")
+        with np.errstate(all="ignore"):
+            tx = self._lift(np.ldexp(self._tangent("tx"), -self.exponent[:, None]))
+        return {key: value.tangent for key, value in self._call(first, "_jvp", tx, *zeros, x=x).items()}
+
+    @cached_property
+    def gradient_of_jvp(self) -> dict[str, Any]:
+        """The gradient of <dy, y_dot> for x, y_dot along tx of x alone: <dx, tx> is the same number."""
+        with np.errstate(all="ignore"):
+            tx = self._lift(np.ldexp(self._tangent("tx"), -self.exponent[:, None]))
+        return self._call(second, "_vjp_vjp", self._lift(self.case.matrix("dy")), tx, *self._along("tx")[1])
+
+    @cached_property
+    def third(self) -> dict[str, Any]:
+        """The double backward, differentiated along wx: the Hessian of <dx, vx> + ... is symmetric."""
+        x, _ = self._along("wx")
+        with np.errstate(all="ignore"):
+            vx = np.ldexp(self._tangent("vx"), -self.exponent[:, None])
+        given = [self._lift(self.case.matrix("dy")), self._lift(vx)]
+        given += [self._lift(self._tangent(f"v{p}")) for p in ("weight", "bias") if self.case.has(p)]
+        return {"x_bar2": self._call(second, "_vjp_vjp", *given, x=x)["x_bar2"].tangent}
+
     @cached_property
     def statistics(self) -> Statistics:
         """Exact statistics as float64 arrays in scaled units (for the bounds)."""
@@ -175,7 +211,7 @@ class Exact:
         return value.hi if isinstance(value, DoubleDouble) else np.asarray(value, dtype=np.float64)
 
     def pair(self, output: str) -> Pair:
-        """The exact value of an output or gradient, unscaled. Shapes: y, dx, d2x, d2dy, ty (rows, n);
+        """The exact value of an output or gradient, unscaled. Shapes: y, dx, d2x, d2dy, ty, tty, rty, d3x (rows, n);
         dweight, dbias, d2weight, d2bias (n,); mean, rstd (rows,). Raises KeyError for an unknown name."""
         source, key, power = {
             "y": ("forward", "y", 0),
@@ -189,6 +225,9 @@ class Exact:
             "d2weight": ("double_backward", "gamma_bar2", 0),
             "d2bias": ("double_backward", "beta_bar2", 0),
             "d2dy": ("double_backward", "y_bar_bar2", 0),
+            "tty": ("nested_jvp", "y_dot", 0),
+            "rty": ("gradient_of_jvp", "x_bar2", -1),
+            "d3x": ("third", "x_bar2", -1),
         }[output]
         value = getattr(self, source)[key]
         hi = self._high(value)

@@ -81,7 +81,9 @@ def row_range(case: Case, exact: Exact, precision: Precision) -> Range:
         backward |= (np.log2(gx) + log_reach - 3 * log_s + np.log2(n)) > np.log2(quarter)
         column = bool((dy.sum(axis=0) * max(1.0, float(np.sqrt(n))) > quarter).any())
         fmt = stored if stored.precision <= 11 else compute
-        others = [np.abs(a.values).max(initial=0.0) for name, a in case.arrays.items() if name[0] in "tv"]
+        others = [
+            np.abs(a.values).max(initial=0.0) for name, a in case.arrays.items() if name[1:] in ("x", "weight", "bias")
+        ]
         log_v = np.log2(max(1.0, *others)) if others else 0.0
         product = np.log2(np.maximum(g_top, 1)) + log_v + 2 * np.log2(np.maximum(reach, 1)) + np.log2(n)
         derivatives = product + np.maximum(-5 * log_s, 0) > np.log2(fmt.largest / 4)

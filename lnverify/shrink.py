@@ -18,6 +18,7 @@ from lnverify.floats import Float64Array, FloatArray
 from lnverify.law import Outcome
 
 Check = Callable[[Case], Outcome]
+MATRICES = ("x", "dy", "tx", "vx", "sx", "wx")  # arrays of x's shape
 
 
 def cost(case: Case) -> float:
@@ -178,7 +179,7 @@ def take_rows(case: Case, rows: slice) -> Case:
     """The case with some of its rows, as (rows, *normalized_shape)."""
     arrays: dict[str, FloatArray] = {}
     for name, array in case.arrays.items():
-        if array.shape == case.arrays["x"].shape and name in ("x", "dy", "tx", "vx"):
+        if array.shape == case.arrays["x"].shape and name in MATRICES:
             bits: Any = array.bits.reshape(case.rows, *case.normalized_shape)[rows]
             arrays[name] = FloatArray(array.dtype, np.ascontiguousarray(bits))
         else:
@@ -190,7 +191,7 @@ def take_columns(case: Case, columns: slice) -> Case:
     """The case with some of its columns, as (rows, n)."""
     arrays: dict[str, FloatArray] = {}
     for name, array in case.arrays.items():
-        if name in ("x", "dy", "tx", "vx"):
+        if name in MATRICES:
             bits: Any = array.bits.reshape(case.rows, case.n)[:, columns]
         else:
             bits = array.bits.reshape(case.n)[columns]

@@ -18,6 +18,10 @@ from lnverify.subject import Subject
 
 EPS = (1e-5, 0.0, 1e-12, 1e-8, 1e-3, 0.1, 10.0)
 AFFINE = {"both": ("normal", "normal"), "weight": ("normal", None), "bias": (None, "normal"), "none": (None, None)}
+TRANSFORMS = (
+    ("tty", ("tty",), "forward over forward mode"), ("rty", ("rty",), "reverse over forward mode"),
+    ("d3x", ("d3x",), "third derivatives"), ("vmap", ("y", "vmap"), "vmap"),
+)  # fmt: skip
 SECOND = ("d2x", "d2weight", "d2bias", "d2dy")
 
 
@@ -148,7 +152,7 @@ def _derivatives(subject: Subject, base: Case, refused: list[str]) -> list[str]:
     arrays = dict(base.arrays)
     for name in ("x", "weight", "bias"):
         if base.has(name):
-            for prefix in "tv":
+            for prefix in "tvsw" if name == "x" else "tv":
                 arrays[prefix + name] = type(arrays[name]).of(normal(3, arrays[name].shape), arrays[name].dtype)
     case = replace(base, arrays=arrays, recipe=None)
     found = []
@@ -158,6 +162,13 @@ def _derivatives(subject: Subject, base: Case, refused: list[str]) -> list[str]:
             found.append("ty")
         else:
             refused.append(f"{base.dtype}: forward mode ({answer.refusal or 'no tangent'})")
+    for name, wanted, what in TRANSFORMS:
+        if name in subject.capabilities.outputs:
+            answer = subject.run(case.request(*wanted))
+            if answer.refusal is None and wanted[0] in answer.arrays:
+                found.append(name)
+            else:
+                refused.append(f"{base.dtype}: {what} ({answer.refusal or 'no result'})")
     second = [o for o in SECOND if o in subject.capabilities.outputs and o[2:] in case.arrays]
     if second:
         answer = subject.run(case.request(*second))

@@ -270,6 +270,7 @@ def own_law(monkeypatch: pytest.MonkeyPatch) -> Path:
 
     law.load_laws()
     monkeypatch.setattr(law, "REGISTRY", dict(law.REGISTRY))
+    monkeypatch.setattr("lnverify.law_files.LOADED", [])
     path = Path("my_laws.py")
     path.write_text(OWN_LAW.format(id="ZZ001"))
     return path

@@ -29,6 +29,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("errors", "floats", "double_double"),  # numbers
     ("operation", "case", "protocol", "wire"),  # what is asked and answered
     ("formulas", "formulas.*"),  # what SymPy derives
+    ("dual",),  # derivatives of what is derived
     ("oracle",),  # what is right
     ("bounds", "running", "derivative_bounds", "row_range"),  # how far off is admissible
     ("recipes", "covering"),  # which cases there are

@@ -229,6 +229,34 @@ def of_31_calls(f: Any) -> Any:
     return [f(*inputs(grad=False)[:1], SHAPE, None, None, 1e-5) for _ in range(31)][-1]
 
 
+def second_tangent(f: Any) -> Any:
+    """The second derivative of y along one direction, forward mode over forward mode."""
+    x, t = normal(4, 6, grad=False), normal(4, 6, seed=7, grad=False)
+
+    def jvp(x: Any) -> Any:
+        return torch.func.jvp(lambda x: f(x, SHAPE, None, None, 1e-5), (x,), (t,))[1]
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return torch.func.jvp(jvp, (x,), (t,))[1]
+
+
+def third_order(f: Any) -> Any:
+    """The third derivative of one output by one input."""
+    x = normal(4, 6)
+    g = f(x, SHAPE, None, None, 1e-5)[0, 0]
+    for _ in range(3):
+        g = torch.autograd.grad(g, x, create_graph=True)[0][0, 0]
+    return g
+
+
+def own_parameters(f: Any) -> Any:
+    """Y where each sample has a weight of its own."""
+    x, w, _ = inputs(grad=False)
+    weights = torch.stack([w * k for k in range(1, 5)])
+    return torch.func.vmap(lambda x, w: f(x, SHAPE, w, None, 1e-5))(x, weights)
+
+
 FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "dweight-needs-dx": lambda f: gradients(f, (1, 2)),
     "dx-needs-dweight": lambda f: gradients(f, (0, 2)),
@@ -255,6 +283,9 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "kept-as-attributes": changed_in_between,
     "shared-scratch": in_two_threads,
     "wrong-at-times": of_31_calls,
+    "jvp-statistics-frozen": second_tangent,
+    "third-derivative-off": third_order,
+    "vmap-first-parameters": own_parameters,
     "create-graph-path": lambda f: second_order(f, "x"),
     "double-backward-constants": lambda f: second_order(f, "x"),
     "double-backward-bias-lost": lambda f: second_order(f, "dy", weight=False),
@@ -301,6 +332,13 @@ CLASSES: dict[str, Callable[[Any], Any]] = {
 }
 
 
+# What a written autograd function cannot do: forward mode, vmap, a third derivative.
+COMPOSED = (
+    "jvp-without-mean", "jvp-without-parameters", "jvp-statistics-frozen", "vmap-first-parameters",
+    "third-derivative-off",
+)  # fmt: skip
+
+
 def test_every_torch_mutant_has_a_scenario() -> None:
     assert set(MUTANTS) == {*FUNCTIONS, *CLASSES, "module-dropout"}
 
@@ -314,7 +352,7 @@ def test_function_is_wrong_in_its_scenario(id: str) -> None:
 
     mutant: Mutant = MUTANTS[id]
     got = values(mutant.target() if mutant.fresh else mutant.target)
-    textbook, derivable = values(parts.textbook), values(DERIVABLE if "jvp" not in id else parts.textbook)
+    textbook, derivable = values(parts.textbook), values(parts.textbook if id in COMPOSED else DERIVABLE)
     assert all(torch.allclose(a, b, rtol=1e-9) for a, b in zip(textbook, derivable, strict=True))
     assert any(not torch.allclose(a, b, rtol=1e-3, atol=1e-3) for a, b in zip(got, textbook, strict=True))
 

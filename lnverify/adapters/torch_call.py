@@ -14,6 +14,7 @@ from lnverify.adapters.calling import Attempt, attempt, named_gradients, saved_v
 from lnverify.adapters.signature import Signature, axis
 from lnverify.adapters.torch_history import at_once, others, overwritten
 from lnverify.adapters.torch_tensors import Held, hold, to_array
+from lnverify.adapters.torch_transforms import TRANSFORMS, transformed
 from lnverify.operation import operation
 from lnverify.protocol import Request, Response
 
@@ -28,7 +29,7 @@ def outputs(arguments: tuple[str, ...], returns: tuple[str, ...], separate_backw
     first = (*(n for n in returns if n in ("mean", "rstd")), *(f"d{name}" for name in arguments))
     if separate_backward:
         return ("y", *first)
-    return ("y", *first, "ty", *(f"d2{name}" for name in arguments), "d2dy")
+    return ("y", *first, "ty", *(f"d2{name}" for name in arguments), "d2dy", *TRANSFORMS)
 
 
 def scalars(request: Request) -> dict[str, Any]:
@@ -69,7 +70,10 @@ def answer(
             if name in request.requires_grad:
                 tensors[name].requires_grad_()
         leaves, call = bind(request, tensors)
-        if set(request.wanted) != {"ty"}:
+        transform = next((name for name in TRANSFORMS if name in request.wanted), None)
+        if transform is not None:
+            transformed(run, transform, leaves, call)
+        elif set(request.wanted) != {"ty"}:
             run.with_autograd(leaves, call)
         if "ty" in request.wanted:
             run.jvp(leaves, call)
@@ -121,7 +125,7 @@ class _Run:
                 with overwritten(leaves):
                     call(leaves)
             if history == "threads":
-                y, extra, named = at_once(leaves, call, lambda found: split(found, self.returns)[0]), (), NOTHING
+                y, extra, named = at_once(leaves, call, self.first), (), NOTHING
             else:
                 y, extra, named = split(call(leaves), self.returns)
             if history == "followed":
@@ -133,6 +137,10 @@ class _Run:
         if not isinstance(y, torch.Tensor):
             raise TypeError(f"y is a {type(y).__name__}, a tensor is expected")
         return y, extra, named
+
+    def first(self, returned: Any) -> Any:
+        """y of what the subject returned."""
+        return split(returned, self.returns)[0]
 
     def cotangent(self, y: Any) -> Any:
         """The tensor dy; the subject's own output where the request says so."""
@@ -196,7 +204,7 @@ class _Run:
                 self.give(f"d2{name}", grad if name == "dy" else self.as_asked(grad, name, inputs))
 
     def fresh(self, name: str) -> Any:
-        """A tensor of a request array that is only passed on to torch itself."""
+        """A tensor of a request array that is only passed on to torch itself, dy say."""
         layout = self.request.layouts.get(name, "contiguous")
         return hold(self.request.arrays[name], layout, self.request.device).tensor
 

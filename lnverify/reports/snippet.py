@@ -17,7 +17,7 @@ from lnverify.errors import LnverifyError
 from lnverify.finding import Finding, Observation
 from lnverify.floats import FloatArray
 from lnverify.reports.literals import LISTED, Literals, UnwritableError
-from lnverify.reports.wording import ARRAY_ORDER, bound_text, relevant
+from lnverify.reports.wording import ARRAY_ORDER, NEEDED, bound_text, relevant
 
 ARGUMENTS = ("x", "weight", "bias")
 
@@ -88,7 +88,7 @@ class _Script:
             self._take(call_text)
         elif not self.callable.startswith("torch."):
             raise UnwritableError  # a lambda, a closure, an instance: nothing that a script could import
-        if self.output not in ("y", *(f"d{a}" for a in ARGUMENTS), "ty", "d2x", "d2weight", "d2bias", "d2dy"):
+        if self.output not in ("y", *(f"d{a}" for a in ARGUMENTS), *NEEDED, "d2x", "d2weight", "d2bias", "d2dy", "d3x"):
             raise UnwritableError
 
     def _take(self, call_text: str) -> None:
@@ -149,10 +149,10 @@ class _Torch(_Script):
     def __init__(self, finding: Finding, target: str, call_text: str) -> None:
         super().__init__(finding, target, call_text)
         self.backward = self.output.startswith("d")
-        self.double = self.output.startswith("d2")
+        self.double = self.output.startswith(("d2", "d3"))
         self.wanted = [a for a in self.case["requires_grad"] if a in self.present] if self.backward else []
         # A separate backward has a signature that is not known here; jvp goes by the variables.
-        if (self.own_backward and self.backward) or (self.leaves and self.output == "ty"):
+        if (self.own_backward and self.backward) or (self.leaves and self.output in (*NEEDED, "d3x")):
             raise UnwritableError
 
     def lines(self) -> list[str]:
@@ -211,6 +211,11 @@ class _Torch(_Script):
             comma = "," if len(tangents) == 1 else ""
             call = f"lambda {names}: {self.call()}"
             return [f"_, ty = torch.func.jvp({call}, ({names}{comma}), ({values}{comma}))"]
+        if self.output in ("tty", "rty"):
+            lines = [f"def jvp(x):\n    return torch.func.jvp(lambda x: {self.call()}, (x,), (tx,))[1]"]
+            if self.output == "tty":
+                return [*lines, "tty = torch.func.jvp(jvp, (x,), (sx,))[1]"]
+            return [*lines, "rty = torch.func.vjp(jvp, x)[1](dy)[0]"]
         if not self.backward:
             mode = {"no_grad": "with torch.no_grad(): ", "inference": "with torch.inference_mode(): "}
             return [f"{mode.get(case['grad_mode'], '')}y = {self.call()}"]
@@ -227,9 +232,16 @@ class _Torch(_Script):
             left = ", ".join(f"d{n}" for n in wanted) + comma
             graph = ", create_graph=True" if case["create_graph"] else ""
             return [*lines, f"{left} = torch.autograd.grad(y, {target}, dy{graph})"]
-        of = self.leaves.get(self.output[2:], self.output[2:])
         cotangents = ", ".join(f"v{n}" for n in wanted)
         second = cotangents if len(wanted) == 1 else f"({cotangents})"
+        if self.output == "d3x":
+            return [
+                *lines,
+                f"g = torch.autograd.grad(y, {target}, dy, create_graph=True)",
+                f"d2x = torch.autograd.grad(g, x, {second}, create_graph=True)[0]",
+                "d3x = torch.autograd.grad(d2x, x, wx)[0]",
+            ]
+        of = self.leaves.get(self.output[2:], self.output[2:])
         return [
             *lines,
             f"g = torch.autograd.grad(y, {target}, dy, create_graph=True)",

@@ -21,7 +21,8 @@ from lnverify.law import FAMILIES
 BAD = ("violated", "crashed")
 SEVERITY_ORDER = ("error", "warning", "info")
 DTYPE_ORDER = ("float64", "float32", "bfloat16", "float16")
-ARRAY_ORDER = ("x", "weight", "bias", "dy", "tx", "tweight", "tbias", "vx", "vweight", "vbias")
+ARRAY_ORDER = ("x", "weight", "bias", "dy", "tx", "tweight", "tbias", "vx", "vweight", "vbias", "sx", "wx")
+NEEDED = {"ty": ("tx", "tweight", "tbias"), "tty": ("tx", "sx"), "rty": ("dy", "tx")}
 SHOWN_IN_FULL = 8  # elements of an input on the console; the snippet and the report hold the rest
 
 
@@ -147,9 +148,9 @@ def relevant(observation: Observation) -> list[str]:
         skipped = tuple(n for n in ARRAY_ORDER if n != "x")
     elif output == "y":
         skipped = ARRAY_ORDER[3:]
-    elif output == "ty":
-        skipped = ("dy", "vx", "vweight", "vbias")
-    elif output.startswith("d2"):
+    elif output in NEEDED:
+        skipped = tuple(n for n in ARRAY_ORDER[3:] if n not in NEEDED[output])
+    elif output.startswith(("d2", "d3")):
         skipped = ("tx", "tweight", "tbias")
     elif output.startswith("d"):
         skipped = ARRAY_ORDER[4:]

@@ -1,0 +1,108 @@
+"""Transforms of a torch subject: forward over forward, reverse over forward, the third derivative, vmap.
+
+Every transform is one wanted output of a request ('vmap': y and the first gradients, as they are without it).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+TRANSFORMS = ("tty", "rty", "d3x", "vmap")
+Tensors = Mapping[str, Any]
+Call = Callable[[Tensors], Any]
+
+
+def transformed(run: Any, name: str, leaves: Tensors, call: Call) -> None:
+    """Give the output of one transform. run: the request in progress (torch_call); raises what torch raises."""
+    run.state.phase = {"tty": "nested jvp", "rty": "gradient of the jvp", "d3x": "third derivative"}.get(name, name)
+    {"tty": _nested, "rty": _of_jvp, "d3x": _third, "vmap": _vmap}[name](run, leaves, call)
+
+
+def _of_x(run: Any, leaves: Tensors, call: Call) -> tuple[Callable[[Any], Any], Any]:
+    """y as a function of x alone, and x."""
+    others = {name: leaf.detach() for name, leaf in leaves.items()}
+
+    def function(x: Any) -> Any:
+        return run.first(call({**others, "x": x}))
+
+    return function, others["x"]
+
+
+def _nested(run: Any, leaves: Tensors, call: Call) -> None:
+    """The jvp along tx, differentiated along sx."""
+    import torch
+
+    function, x = _of_x(run, leaves, call)
+    tx, sx = run.fresh("tx"), run.fresh("sx")
+
+    def tangent(x: Any) -> Any:
+        return torch.func.jvp(function, (x,), (tx,))[1]
+
+    run.give("tty", torch.func.jvp(tangent, (x,), (sx,))[1])
+
+
+def _of_jvp(run: Any, leaves: Tensors, call: Call) -> None:
+    """The gradient of <dy, jvp along tx> for x."""
+    import torch
+
+    function, x = _of_x(run, leaves, call)
+    tx, dy = run.fresh("tx"), run.fresh("dy")
+    _, pull = torch.func.vjp(lambda x: torch.func.jvp(function, (x,), (tx,))[1], x)
+    run.give("rty", pull(dy)[0])
+
+
+def _third(run: Any, leaves: Tensors, call: Call) -> None:
+    """The gradient for x of <d2x, wx>, d2x that of <dx, vx> + <dweight, vweight> + <dbias, vbias>."""
+    import torch
+
+    y = run.first(call(leaves))
+    inputs = {name: leaf for name, leaf in leaves.items() if leaf.requires_grad}
+    first = torch.autograd.grad(y, list(inputs.values()), run.fresh("dy"), create_graph=True, allow_unused=True)
+    chosen = [
+        (grad, run.fresh(f"v{name}").reshape(grad.shape))
+        for name, grad in zip(inputs, first, strict=True)
+        if grad is not None and grad.requires_grad
+    ]
+    second = torch.autograd.grad([g for g, _ in chosen], leaves["x"], [v for _, v in chosen], create_graph=True)
+    run.give("d3x", torch.autograd.grad(second[0], leaves["x"], run.fresh("wx"))[0])
+
+
+def _vmap(run: Any, leaves: Tensors, call: Call) -> None:
+    """y and the first gradients by vmap over the first dimension of x, with parameters of its own for each sample.
+
+    Sample r gets weight and bias times 2^(r mod 4), dy over it: a power of two is exact, so that what comes back is
+    what one call gives, after y is divided and dweight and dbias are multiplied by it and summed.
+    """
+    import torch
+
+    x = leaves["x"].detach()
+    scale = torch.exp2(torch.arange(x.shape[0], device=x.device) % 4).to(x.dtype)
+    parameters = {name: leaf.detach() for name, leaf in leaves.items() if name != "x"}
+    batched = {name: torch.stack([t * s.to(t.dtype) for s in scale]) for name, t in parameters.items()}
+    names = ["x", *parameters]
+    if "weight" not in parameters:  # nothing scales y then, and a bias alone stays as it is
+        batched = {name: torch.stack([t] * x.shape[0]) for name, t in parameters.items()}
+        scale = torch.ones_like(scale)
+
+    def one(*values: Any) -> Any:
+        return run.first(call(dict(zip(names, values, strict=True))))
+
+    def column(t: Any) -> Any:
+        return scale.to(t.dtype).reshape(-1, *[1] * (t.dim() - 1))
+
+    values = (x, *batched.values())
+    y = torch.func.vmap(one)(*values)
+    run.give("y", y / column(y))
+    wanted = [name for name in names if f"d{name}" in run.request.wanted]
+    if not wanted:
+        return
+
+    def pulled(dy: Any, *values: Any) -> Any:
+        return torch.func.vjp(one, *values)[1](dy)
+
+    dy = run.fresh("dy")
+    for name, grad in zip(names, torch.func.vmap(pulled)(dy / column(dy), *values), strict=True):
+        if name in wanted:
+            given = grad if name == "x" else (grad * column(grad)).sum(0)
+            run.give(f"d{name}", given.to(leaves[name].dtype))

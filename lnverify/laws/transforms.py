@@ -1,0 +1,110 @@
+"""LN2xx, continued: derivatives of derivatives by other ways than the double backward, and vmap."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from lnverify.case import Case
+from lnverify.evaluation import Evaluation
+from lnverify.floats import FloatArray
+from lnverify.law import INAPPLICABLE, Outcome, law
+from lnverify.recipes import normal
+
+WIDE = ("float64", "float32")  # op-by-op code in 16 bits rounds too often for a third derivative to say anything
+HIGHER = "derived formulas evaluated on dual numbers, with running errors; Griewank, Walther (2008), ch. 3"
+
+
+def _with(ev: Evaluation, names: tuple[str, ...]) -> Evaluation | None:
+    """The case with tangents drawn; None where a row has no spread, or its size strains the range of s^-7."""
+    case = ev.case
+    if not case.has("dy") or case.n < 2 or case.rows == 0 or not np.isfinite(case.matrix("x")).all():
+        return None
+    st = ev.exact.statistics
+    with np.errstate(all="ignore"):
+        s = np.ldexp(st.s, st.exponent)
+        ordinary = (s > 1e-3) & (s < 1e3) & (np.abs(st.mu) < 32 * st.s)
+    if not ordinary.all() or max(np.abs(a.values).max(initial=0.0) for a in case.arrays.values()) > 1e4:
+        return None
+    shapes = {name: case.arrays[name[1:]] for name in names if case.has(name[1:])}
+    drawn = {
+        name: FloatArray.of(normal(50 + number, like.shape), like.dtype)
+        for number, (name, like) in enumerate(shapes.items())
+    }
+    grads = tuple(a for a in ("x", "weight", "bias") if case.has(a))
+    layouts = {k: v for k, v in case.layouts.items() if not (k == "dy" and v == "output")}
+    arrays = {**case.arrays, **drawn}
+    return ev.again(replace(case, arrays=arrays, layouts=layouts, requires_grad=grads, recipe=None))
+
+
+def _judge(ev: Evaluation, output: str, tangents: tuple[str, ...], cause: str) -> Outcome:
+    again = _with(ev, tangents)
+    if again is None:
+        return INAPPLICABLE
+    judgement = again.judge(output)
+    if judgement.state == "refused":
+        text = f"Refused in the {again.ask(output).phase}: {judgement.message}"
+        return Outcome("crashed", np.inf, output, (), text, cause.replace("is wrong", "is refused"), case=again.case)
+    outcome = judgement.outcome(cause)
+    return replace(outcome, case=again.case) if outcome.bad else outcome
+
+
+@law("LN213", name="nested-forward", severity="error", needs=("tty",), dtypes=WIDE, limit=16, max_elements=1 << 12,
+     source=f"pytorch/pytorch#196700; {HIGHER}")  # fmt: skip
+def nested_forward(ev: Evaluation) -> Outcome:
+    """The jvp can be differentiated in forward mode: the tangent of the tangent of y is the second derivative of y
+    along tx and sx, within the running errors of the derived jvp on dual numbers."""
+    return _judge(ev, "tty", ("tx", "sx"), "forward mode over forward mode is wrong")
+
+
+@law("LN214", name="reverse-over-forward", severity="error", needs=("rty",), dtypes=WIDE, limit=16,
+     max_elements=1 << 12, source=f"pytorch/pytorch#196700; {HIGHER}")  # fmt: skip
+def reverse_over_forward(ev: Evaluation) -> Outcome:
+    """The jvp can be differentiated in reverse mode: the gradient of <dy, jvp along tx> is that of <dx, tx>, the
+    double backward with tx in the place of vx, within its running errors."""
+    return _judge(ev, "rty", ("tx",), "reverse mode over forward mode is wrong")
+
+
+@law("LN215", name="third-derivative", severity="error", needs=("d3x",), dtypes=WIDE, limit=16, max_elements=1 << 12,
+     source=f"pytorch/pytorch#175754, #176218; {HIGHER}")  # fmt: skip
+def third_derivative(ev: Evaluation) -> Outcome:
+    """The double backward can be differentiated once more: the gradient of <d2x, wx> is the derivative of d2x along
+    wx (a Hessian is symmetric), within the running errors of the derived double backward on dual numbers."""
+    return _judge(ev, "d3x", ("vx", "vweight", "vbias", "wx"), "the third derivative is wrong")
+
+
+@law("LN216", name="vmap", severity="error", needs=("vmap",), dtypes=WIDE, limit=16, max_elements=1 << 12,
+     source="torch.func.vmap is a loop; pytorch/functorch#534")  # fmt: skip
+def vmap(ev: Evaluation) -> Outcome:
+    """vmap over the rows gives what one call gives, in y and in every gradient, by the bounds of LN101 and LN201 to
+    LN203; each row has a weight and a bias of its own, powers of two times the given ones, which cancel exactly."""
+    case = ev.case
+    if case.rows < 2 or not case.n or case.layouts.get("dy") == "output" or _with(ev, ()) is None:
+        return INAPPLICABLE
+    start = ev.again(_by_rows(case))
+    outputs = ["y", *start.case.gradients()]
+    if start.response.refusal is not None or any(start.settle(o)[1] == "violated" for o in outputs):
+        return INAPPLICABLE
+    response = start.ask(*outputs, "vmap")
+    if response.refusal is not None:
+        text = f"Refused under vmap: {response.refusal}"
+        return Outcome("crashed", np.inf, "y", (), text, "vmap is refused", case=start.case)
+    again = start.answered(response)
+    outcome: Outcome = INAPPLICABLE
+    for output in outputs:
+        judgement = again.judge(output)
+        if judgement.state == "violated":
+            text = f"Under vmap, {judgement.sentence()} One call gives the right result."
+            return replace(judgement.outcome("vmap is wrong", text), case=start.case)
+        if judgement.state == "holds":
+            outcome = Outcome("holds", judgement.ratio, output)
+    return outcome
+
+
+def _by_rows(case: Case) -> Case:
+    """The case as (rows, 1, *normalized_shape): every sample is a batch of one row."""
+    shape = (case.rows, 1, *case.normalized_shape)
+    arrays = {k: FloatArray(v.dtype, v.bits.reshape(shape)) if k in ("x", "dy") else v for k, v in case.arrays.items()}
+    grads = tuple(a for a in ("x", "weight", "bias") if case.has(a))
+    return replace(case, arrays=arrays, layouts={}, requires_grad=grads, recipe=None)
