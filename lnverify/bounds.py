@@ -126,7 +126,8 @@ class Bounds:
             return (em[:, None] + affine) * (1 + es[:, None]) + np.abs(st.xhat) * (es[:, None] + 3 * u)
 
     @cached_property
-    def _backward_xhat_error(self) -> Float64Array:
+    def backward_xhat_error(self) -> Float64Array:
+        """xhat_error, where the backward rebuilds xhat from the output with the rounding of that."""
         if self.precision.backward_from != "output":
             return self.xhat_error
         y = self.exact.pair("y").hi
@@ -178,11 +179,12 @@ class Bounds:
               + (es + 2u)|dx_i| + t(1 + 1/s) + (t/s)(|gamma_i| + mean|gamma| + |xhat_i| mean|gamma xhat|) + t_out
         The pivot x_0 of data shifted by it, differentiated through, collects the errors of its row:
         D_0 += sum_i D_i + h u sum|dx_i|. h_g counts the terms g that are not zero. The k term admits the form by sums
-        of g x and g. A rounding point at g adds u_out(|g_i| + mean|g| + |xhat_i| mean|g xhat|)/s.
+        of g x and g. Rounding points at g and at xhat add
+        u_out(|g_i| + mean|g| + |xhat_i| (2 mean|g xhat| + |c2|))/s.
         """
         st, compute, out = self.exact.statistics, self.precision.compute, self.precision.output
         u = compute.u
-        a, es, xhat = self._backward_xhat_error, self.scale_error[:, None], np.abs(st.xhat)
+        a, es, xhat = self.backward_xhat_error, self.scale_error[:, None], np.abs(st.xhat)
         gamma = np.abs(self.gamma)
         with np.errstate(all="ignore"):
             g = np.abs(self.gamma * self.case.matrix("dy"))
@@ -200,7 +202,8 @@ class Bounds:
             bracket = 2 * u * g + d1 + (xhat + a) * d2 + c2 * (a + 3 * u * k) + 2 * u * (c1 + xhat * c2)
             if self.points:
                 # half the smallest subnormal more for each rounded number
-                bracket = bracket + out.u * (g + mean_g + xhat * mean_gx) + out.smallest * (2 + xhat)
+                rounded = g + mean_g + xhat * (2 * mean_gx + c2)
+                bracket = bracket + out.u * rounded + out.smallest * (2 + xhat)
             s = st.s[:, None]
             scaled = bracket / s * (1 + es)
             scaled += compute.tiny / s * (gamma + mean(np.broadcast_to(gamma, xhat.shape)) + xhat * mean(gamma * xhat))
@@ -223,7 +226,7 @@ class Bounds:
             count = (dy != 0).sum(axis=0)
             h = roundings(count, self.tier)
             total = np.einsum("bi,bi->i", dy, xhat)
-            carried = np.where(dy == 0, 0.0, dy * self._backward_xhat_error).sum(axis=0)
+            carried = np.where(dy == 0, 0.0, dy * self.backward_xhat_error).sum(axis=0)
             bound = (h + 2) * compute.u * total + carried * (1 + (h + 2) * compute.u)
             # flush to zero may lose t in each product and in each partial sum
             bound += compute.tiny * (1 + 2 * count) + out.tiny

@@ -145,3 +145,14 @@ class Case:
             label=data["label"],
             recipe=data["recipe"],
         )
+
+
+def single(case: Case, row: int) -> Case:
+    """One row as a batch of one."""
+    arrays = {k: v for k, v in case.arrays.items() if k in ("weight", "bias")}
+    for name in ("x", "dy"):
+        if case.has(name):
+            bits = case.arrays[name].bits.reshape(case.rows, case.n)[row]
+            arrays[name] = FloatArray(case.arrays[name].dtype, bits.reshape(1, *case.normalized_shape).copy())
+    layouts = {k: v for k, v in case.layouts.items() if k not in ("x", "dy")}
+    return replace(case, arrays=arrays, layouts=layouts, recipe=None)

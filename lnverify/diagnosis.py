@@ -7,6 +7,7 @@ short phrase, equal for findings of one fault, so that reports group by it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -19,6 +20,8 @@ from lnverify.recipes import normal
 Rows = Callable[[Float64Array, Float64Array, int], Float64Array]
 
 BLOCKS = (8, 16, 32, 64, 128, 256, 512, 1024)
+ENOUGH = 8  # violations of an output that are diagnosed from scratch
+TELLING = 5  # columns from which on wrong formulas differ
 PADDING = "zeros that pad a row enter the variance"
 TAIL = "the last elements of a row are left out of the statistics"
 DEFAULT_EPS = (1e-5, 1e-6, 1e-12, 1e-3, 1e-8)
@@ -30,8 +33,8 @@ def _factors(ev: Evaluation, kind: str) -> Iterator[tuple[str, Float64Array]]:
     var, eps, s = st.var, st.eps, st.s
     with np.errstate(all="ignore"):
         scaled = np.ldexp(1.0, -2 * st.exponent)
-        if kind in ("variance", "any") and n > 1:
-            yield "the variance is divided by N - 1", s / np.sqrt(var * n / (n - 1) + eps)
+        if kind in ("variance", "any"):  # NaN for N = 1, as it is there
+            yield "the variance is divided by N - 1", s / np.sqrt(var * n / np.float64(n - 1) + eps)
         if kind == "any":
             for width in sorted({1 << max(n - 1, 0).bit_length(), *(-(-n // b) * b for b in BLOCKS)} - {n}):
                 yield PADDING, s / np.sqrt(var + (width - n) / n * st.mu**2 + eps)
@@ -41,8 +44,9 @@ def _factors(ev: Evaluation, kind: str) -> Iterator[tuple[str, Float64Array]]:
             yield "eps is added to the count, not to the variance", s / np.sqrt(var * n / (n + ev.case.eps))
             yield "eps is ten times too large", s / np.sqrt(var + 10 * eps)
             yield "eps is ten times too small", s / np.sqrt(var + eps / 10)
-            yield "eps is squared", s / np.sqrt(var + eps * ev.case.eps)
-            yield "eps is its square root", s / np.sqrt(var + scaled * np.sqrt(ev.case.eps))
+            if not 0.5 < ev.case.eps < 2:  # where it is its own square
+                yield "eps is squared", s / np.sqrt(var + eps * ev.case.eps)
+                yield "eps is its square root", s / np.sqrt(var + scaled * np.sqrt(ev.case.eps))
             for default in DEFAULT_EPS:
                 if abs(default - ev.case.eps) > 1e-3 * default:
                     yield f"eps is fixed at {default:g}, the given one is ignored", s / np.sqrt(var + scaled * default)
@@ -70,8 +74,32 @@ def _alternatives(ev: Evaluation) -> Iterator[tuple[str, Float64Array]]:
                 mean = part.sum(axis=1, keepdims=True) / divisor
                 var = ((part - mean) ** 2).sum(axis=1, keepdims=True) / divisor
                 yield TAIL, gamma * (st.x - mean) / np.sqrt(var + st.eps[:, None]) + beta
+        if FORMATS[case.dtype].precision <= 11:
+            for y in _sixteen_bit_statistics(ev, gamma, beta):
+                yield STATISTICS_KEPT_16, y
         root = np.sqrt((st.x**2).mean(axis=1) + st.eps)
         yield "the mean is not subtracted (RMS norm)", gamma * st.x / root[:, None] + beta
+
+
+STATISTICS_KEPT_16 = "mean and variance are kept in 16 bits (?compute=bfloat16 declares that)"
+
+
+def _sixteen_bit_statistics(ev: Evaluation, gamma: Float64Array, beta: Float64Array) -> Iterator[Float64Array]:
+    """y with the mean, the deviations, the variance or 1/s rounded to the dtype of x, in the usual combinations."""
+    case = ev.case
+
+    def low(v: Float64Array) -> Float64Array:
+        return round_values(v, case.dtype)
+
+    x = case.matrix("x")
+    mean = low(x.mean(axis=1, keepdims=True))
+    for around in (x - x.mean(axis=1, keepdims=True), x - mean, low(x - mean)):
+        square = around**2
+        for var in (square.mean(axis=1, keepdims=True), low(low(square).mean(axis=1, keepdims=True)),
+                    low(square.mean(axis=1, keepdims=True))):  # fmt: skip
+            for rstd in (1 / np.sqrt(var + case.eps), low(1 / np.sqrt(low(var + case.eps)))):
+                yield gamma * low(around * rstd) + beta
+                yield gamma * (around * rstd) + beta
 
 
 def explains(ev: Evaluation, kind: str, tier: str = "det") -> str:
@@ -118,33 +146,51 @@ def _fits(ev: Evaluation, output: str, alternative: Float64Array, tier: str = "d
 
 
 def fresh(ev: Evaluation, seed: int) -> Evaluation:
-    """The same subject on an ordinary draw in the shape (at most 4 rows), eps and affine part of the case."""
+    """The same subject on an ordinary draw in the shape (at most 4 rows, at least TELLING columns), eps and affine part
+    of the case. In every third one the variance is near eps, where the place and the value of eps tell.
+
+    Rows of one or two numbers tell nothing apart: xhat is 0, or 1 and -1, whatever the formula.
+    """
     case = ev.case
-    shape = (min(case.rows, 4), *case.normalized_shape)
-    arrays = {"x": FloatArray.of(normal(1000 + seed, shape) + 0.5, case.dtype)}
+    fixed = ev.subject.capabilities.fixed_shape
+    shape = case.normalized_shape if case.n >= TELLING or fixed else (TELLING,)
+    rows = min(max(case.rows, 1), 4)
+    smallest = 2.0**-6 if case.dtype == "float16" else 1e-12
+    scale = max(float(np.sqrt(case.eps)), smallest) if seed % 3 == 2 and 0 < case.eps < 1e4 else 1.0
+    arrays = {"x": FloatArray.of((normal(1000 + seed, (rows, *shape)) + 0.5) * scale, case.dtype)}
     for number, name in enumerate(("weight", "bias")):
         if case.has(name):
-            values = normal(2000 + 10 * seed + number, case.normalized_shape)
+            values = normal(2000 + 10 * seed + number, shape)
             arrays[name] = FloatArray.of(values + np.copysign(0.5, values), case.arrays[name].dtype)
     if case.has("dy"):
-        arrays["dy"] = FloatArray.of(normal(3000 + seed, shape), case.dtype)
-    return ev.again(replace(case, arrays=arrays, layouts={}, recipe=None))
+        arrays["dy"] = FloatArray.of(normal(3000 + seed, (rows, *shape)), case.dtype)
+    return ev.again(replace(case, arrays=arrays, normalized_shape=shape, layouts={}, recipe=None))
 
 
 Alternatives = Callable[[Evaluation], Iterator[tuple[str, Float64Array]]]
 
 
 def _confirmed(ev: Evaluation, output: str, alternatives: Alternatives) -> str:
-    """The first hypothesis that explains the output on this case and on three fresh ones, or ''."""
-    for cause, alternative in alternatives(ev):
-        if not _fits(ev, output, alternative):
+    """The first hypothesis that explains the output on this case and on three fresh ones, or ''.
+
+    A subject with a fault violates hundreds of cases: after ENOUGH of them only what was confirmed before is tried.
+    """
+    known = ev.evaluator.causes.setdefault(output, Counter())
+    settled = known.total() >= ENOUGH
+    if settled and set(known) == {""}:
+        return ""
+    cause = ""
+    for name, alternative in alternatives(ev):
+        if (settled and name not in known) or not _fits(ev, output, alternative):
             continue
-        if all(
-            any(_fits(other, output, again) for name, again in alternatives(other) if name == cause)
+        if settled or all(
+            any(_fits(other, output, again) for again_name, again in alternatives(other) if again_name == name)
             for other in (fresh(ev, seed) for seed in range(3))
         ):
-            return cause
-    return ""
+            cause = name
+            break
+    known[cause] += 1
+    return cause
 
 
 def forward_cause(ev: Evaluation) -> str:

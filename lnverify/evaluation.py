@@ -12,7 +12,7 @@ what happens there is kept apart as `range_note`, which no law turns into an err
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
@@ -40,6 +40,7 @@ class Evaluator:
         self.stopwatch = stopwatch or Stopwatch()
         self._kept: OrderedDict[int, Evaluation] = OrderedDict()
         self._keep = keep
+        self.causes: dict[str, Counter[str]] = {}  # by output: what diagnosis has found so far (lnverify.diagnosis)
 
     def evaluate(self, case: Case) -> Evaluation:
         """The evaluation of a case; the same object for the same Case."""

@@ -8,6 +8,7 @@ ends a run early, and the report says so.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import chain
@@ -16,6 +17,7 @@ from zlib import crc32
 
 from lnverify.case import Case
 from lnverify.crashes import Watch
+from lnverify.edges import Screen, edge, sizes
 from lnverify.errors import InternalError, LnverifyError
 from lnverify.evaluation import Evaluation, Evaluator
 from lnverify.expected import Stopwatch
@@ -29,6 +31,7 @@ from lnverify.support import Support, ordinary
 from lnverify.tally import Tally, finding
 from lnverify.transcript import Recorder
 
+WRONG_EDGES = 3  # sizes at which an output fails the screen; from then on the laws have cases enough
 PAIR_EVERY = 8  # cases of which one is also measured in the tier `pair`
 SLOW = 2.0  # seconds that one case may take by the warm-up's estimate; slower shapes are not examined
 Progress = Callable[[int, int, str], None]
@@ -61,6 +64,7 @@ class Examination:
     slow: set[str] = field(default_factory=set)
     pair_ratio: dict[str, float] = field(default_factory=dict)
     examples: int = 0
+    screened: int = 0
     index: int = 0
 
     def __post_init__(self) -> None:
@@ -73,8 +77,13 @@ class Examination:
 
     def able(self, law: Law) -> bool:
         """Whether the law can look at this dtype and subject; notes the reason where not."""
+        declared = self.support.subject.capabilities
         missing = [n for n in law.needs if n not in self.support.outputs]
-        if missing:
+        undeclared = [n for n in missing if getattr(declared, n, None) is False]
+        missing = [n for n in missing if not getattr(declared, n, False)]
+        if undeclared:
+            self.tallies[law.id].reason = f"the subject does not declare {', '.join(undeclared)}"
+        elif missing:
             self.tallies[law.id].reason = f"the subject has no {', '.join(missing)}"
         elif law.dtypes is not None and self.support.dtype not in law.dtypes:
             self.tallies[law.id].reason = f"{self.support.dtype} cannot inform it"
@@ -87,6 +96,7 @@ class Examination:
         self.examine(first, once=True)
         for case in chain(grid(self.support, self.profile), tall(self.support, self.profile)):
             self.examine(case)
+        self._edges()
         drawn = (
             ("recipes", recipes(self.support, self.profile), self.recipes),
             ("small", small(self.support), self.small),
@@ -95,13 +105,40 @@ class Examination:
             seed = stream_seed(self.seed, "layer_norm", name, self.support.dtype, self.support.device)
             search(strategy, self.examine, count, seed)
 
-    def examine(self, case: Case, once: bool = False) -> float:
-        """Let every law judge a case; the ratio of y, for the search to push up."""
-        self.index += 1
+    def _edges(self) -> None:
+        """Screen the sizes at which kernels change paths, and examine what fails: three times for each output."""
+        fixed = self.support.subject.capabilities.fixed_shape
+        if fixed is not None or not self.active:
+            return
+        screen = Screen(self.support, self.evaluator)
+        wrong: Counter[str] = Counter()
+        threads = self.support.subject.capabilities.threads or (1, 2)
+        for number, (n, rows) in enumerate(sizes(self.profile)):
+            self._pause(self.index)
+            if self.support.predicted(n * rows, rows) > SLOW or wrong["answer"] >= WRONG_EDGES:
+                continue
+            case = edge(self.support, n, rows, threads[number % len(threads)])
+            if self.watch.alike(case):
+                continue
+            self.screened += 1
+            failed = screen.failing(case, {output for output, times in wrong.items() if times >= WRONG_EDGES})
+            if failed:
+                wrong[failed] += 1
+                self.examine(case)
+            else:
+                self._cover(case)
+
+    def _pause(self, done: int) -> None:
+        """Show how far it is, and end the run where its time is over."""
         if self.deadline is not None and time.monotonic() > self.deadline:
             raise StopExamination("time limit")
         if self.progress is not None:
-            self.progress(self.index, self.total, self.support.dtype)
+            self.progress(done, self.total, self.support.dtype)
+
+    def examine(self, case: Case, once: bool = False) -> float:
+        """Let every law judge a case; the ratio of y, for the search to push up."""
+        self.index += 1
+        self._pause(self.index)
         if self.support.predicted(case.size, case.rows) > SLOW or self.watch.alike(case):
             self.slow.add(f"{self.support.dtype}: N={case.n}, rows={case.rows}")
             return 0.0
@@ -193,7 +230,7 @@ class Examination:
                     if again.bad and again.cause == cause:
                         case, outcome, budget = known, again, budget / 4
                         break
-                smallest, why = Shrinker(check, budget, self.support.affine, cause).run(case, outcome)
+                smallest, why = self._shrunk(tally.law, check, budget, cause, case, outcome)
                 small.append(smallest)
                 worst_case, worst = violations.worst
                 found.append(finding(
@@ -202,6 +239,14 @@ class Examination:
                     self.support.subject.capabilities,
                 ))  # fmt: skip
         return found
+
+    def _shrunk(
+        self, law: Law, check: Callable[[Case], Outcome], budget: float, cause: str, case: Case, outcome: Outcome
+    ) -> tuple[Case, Outcome]:
+        """The smallest case; a law that looks at one ordinary case makes cases of its own, and is left as it is."""
+        if law.once:
+            return case, outcome
+        return Shrinker(check, budget, self.support.affine, cause, self.support.eps).run(case, outcome)
 
     def results(self) -> list[Result]:
         """One result for each law."""

@@ -88,6 +88,7 @@ class Finding:
     """A violated or crashed law in one dtype on one device.
 
     capabilities: the subject's Capabilities as plain data, so that laws can judge the stored answers again.
+    expected: the reason why the project expects it (lnverify.expectations), '' where it does not.
     """
 
     law: str
@@ -103,6 +104,7 @@ class Finding:
     smallest: Observation
     worst: Observation
     capabilities: Mapping[str, Any] = field(default_factory=dict)
+    expected: str = ""
 
     @property
     def id(self) -> str:
@@ -124,6 +126,7 @@ class Finding:
             "smallest_case": self.smallest.to_json(), "worst_case": self.worst.to_json(),
             "outputs": dict(self.smallest.outputs), "expected": _number(self.smallest.expected),
             "bound": _number(self.smallest.bound), "capabilities": dict(self.capabilities),
+            **({"expected_because": self.expected} if self.expected else {}),
         }  # fmt: skip
 
 
@@ -149,11 +152,13 @@ class Report:
     examples: int = 0
     stopped: str = ""
     stages: dict[str, float] = field(default_factory=dict)  # seconds by stage: subject, oracle, bound, drawing
+    stale: tuple[str, ...] = ()  # expected findings that no longer occur, a sentence each
 
     @property
     def verdict(self) -> str:
         """'violated', 'inconclusive' or 'holds'."""
-        if any(f.severity == "error" or (self.strict and f.severity == "warning") for f in self.findings):
+        new = [f for f in self.findings if not f.expected]
+        if self.stale or any(f.severity == "error" or (self.strict and f.severity == "warning") for f in new):
             return "violated"
         if any(r.verdict == "inconclusive" and r.severity == "error" for r in self.results):
             return "inconclusive"
@@ -177,6 +182,7 @@ class Report:
             "strict": self.strict,
             "verdict": self.verdict,
             "stopped": self.stopped,
+            "stale": list(self.stale),
             "seconds": round(self.seconds, 3),
             "examples": self.examples,
             "environment": self.environment,
@@ -210,6 +216,17 @@ def _observation(data: Mapping[str, Any]) -> Observation:
     )  # fmt: skip
 
 
+def finding_from_json(data: Mapping[str, Any]) -> Finding:
+    """Inverse of Finding.to_json. Raises KeyError, TypeError or ValueError for what is none."""
+    return Finding(
+        law=data["law"], name=data["name"], severity=data["severity"], operation=data["operation"],
+        dtype=data["dtype"], device=data["device"], verdict=data["verdict"], cause=data["cause"],
+        message=data["message"], worst_ratio=float(data["worst_ratio"]),
+        smallest=_observation(data["smallest_case"]), worst=_observation(data["worst_case"]),
+        capabilities=data["capabilities"], expected=data.get("expected_because", ""),
+    )  # fmt: skip
+
+
 def report_from_json(data: Any) -> Report:
     """Inverse of Report.to_json. Raises UsageError if the data is not such a report."""
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
@@ -217,21 +234,12 @@ def report_from_json(data: Any) -> Report:
         raise UsageError(f"this is not a report of lnverify: its schema is {found!r}, {SCHEMA!r} is expected.")
     try:
         results = [Result(**{**r, "worst_ratio": float(r["worst_ratio"])}) for r in data["results"]]
-        findings = [
-            Finding(
-                law=f["law"], name=f["name"], severity=f["severity"], operation=f["operation"],
-                dtype=f["dtype"], device=f["device"], verdict=f["verdict"], cause=f["cause"],
-                message=f["message"], worst_ratio=float(f["worst_ratio"]),
-                smallest=_observation(f["smallest_case"]), worst=_observation(f["worst_case"]),
-                capabilities=f["capabilities"],
-            )
-            for f in data["findings"]
-        ]  # fmt: skip
+        findings = [finding_from_json(f) for f in data["findings"]]
         return Report(
             subject=data["subject"], operation=data["operation"], profile=data["profile"], seed=data["seed"],
             strict=data["strict"], results=results, findings=findings, coverage=data["coverage"],
             environment=data["environment"], seconds=data["seconds"], examples=data["examples"],
-            stopped=data["stopped"], stages=data["stages"],
+            stopped=data["stopped"], stages=data["stages"], stale=tuple(data.get("stale", ())),
         )  # fmt: skip
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError(f"the report is damaged: {type(error).__name__} at {error}.") from None

@@ -87,8 +87,8 @@ Check = Callable[[Any], Outcome]
 class Law:
     """A claim with its severity, source and check.
 
-    needs: outputs that the subject must be able to produce ('y', 'dx', 'ty', 'd2x', 'module', ...); where it
-    cannot, the law is inapplicable.
+    needs: outputs that the subject must be able to produce ('y', 'dx', 'ty', 'd2x', 'module', ...), or what it must
+    declare ('deterministic', 'batch_invariant'); where it does not, the law is inapplicable.
     limit: cases per dtype in profile quick that this law looks at (laws that run the subject several times
     look at fewer); None for all. max_elements: larger cases are left out.
     dtypes: those that can inform the law; None for all.

@@ -7,7 +7,8 @@ the SHA-256 of each array to prove it.
 Keys: dtype; parameters (dtype of weight and bias, default dtype); batch and shape (lists: leading dimensions,
 normalized_shape); regime of x (REGIMES); mean (|mean|/std, signed); scale (x times 2^scale); weight, bias
 (WEIGHTS, BIASES or None for absent); dy (DYS or None); eps; grads (list of arguments that require grad);
-threads; layouts (dict); seed; tangents (True: tx, tweight, tbias, vx, vweight, vbias are drawn too).
+threads; layouts (dict); seed; tile (that many different rows, repeated); tangents (True: tx, tweight, tbias, vx,
+vweight, vbias are drawn too).
 """
 
 from __future__ import annotations
@@ -137,18 +138,22 @@ def build(recipe: Recipe) -> Case:
     full = batch + shape
     arrays: dict[str, FloatArray] = {}
 
+    made = min(rows, int(recipe.get("tile") or rows))
+
     def add(name: str, values: Float64Array, where: tuple[int, ...], kind: str) -> None:
         limit = FORMATS[kind].largest
-        arrays[name] = FloatArray.of(np.clip(values, -limit, limit).reshape(where), kind)
+        array = FloatArray.of(np.clip(values, -limit, limit), kind)
+        bits = array.bits if values.size == prod(where) else array.bits[np.arange(rows) % made]
+        arrays[name] = FloatArray(kind, bits.reshape(where))
 
-    add("x", _x({**recipe, "seed": seed}, rows, n), full, dtype)
+    add("x", _x({**recipe, "seed": seed}, made, n), full, dtype)
     layouts = dict(recipe.get("layouts") or {})
     if recipe["weight"]:
         add("weight", _weight(recipe["weight"], seed + 5, n, dtype), shape, parameters)
     if recipe["bias"]:
         add("bias", _bias(recipe["bias"], seed + 7, n), shape, parameters)
     if recipe.get("dy"):
-        add("dy", _dy(recipe["dy"], seed + 8, rows, n), full, dtype)
+        add("dy", _dy(recipe["dy"], seed + 8, made, n), full, dtype)
         if recipe["dy"] in ("expanded", "output"):
             layouts["dy"] = recipe["dy"]
     if recipe.get("tangents"):

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from lnverify.crashes import CAUSES
 from lnverify.errors import InternalError, UsageError
 from lnverify.evaluation import Evaluator
 from lnverify.examination import judge
 from lnverify.finding import Finding
+from lnverify.host import Host
 from lnverify.law import Law, Outcome, load_laws
 from lnverify.protocol import Request, Response
 from lnverify.recipes import restore
@@ -37,6 +39,12 @@ def run_again(finding: Finding, target: str) -> Outcome:
     Raises what `resolve` raises, and UsageError where the target does not support the finding's dtype.
     """
     law = _law(finding)
+    if finding.cause.startswith(CAUSES):
+        host = Host(target, finding.operation, finding.device)
+        try:  # what killed a process once may do it again
+            return _judge(law, host.subject(), finding.smallest.case)
+        finally:
+            host.close()
     subject = resolve(target, operation=finding.operation, device=finding.device)
     support = find_support(subject, finding.dtype, finding.device)
     if isinstance(support, str):

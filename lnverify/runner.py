@@ -70,6 +70,11 @@ def check(
         target, operation, profile, selected, ignored, seed, max_examples, fail_fast,
         None if time_limit is None else started + time_limit, isolate, limits or Limits(),
     )  # fmt: skip
+    if not str(seed).isdigit():
+        raise UsageError(f"the seed {seed!r} is no whole number from 0.")
+    for name, value in (("max_examples", max_examples), ("time_limit", time_limit)):
+        if value is not None and value <= 0:
+            raise UsageError(f"{name}={value} is not above 0.")
     if jobs > 1 and not isinstance(target, str):
         raise UsageError("jobs=2 or more wants a target string, for a callable does not travel: give jobs=1.")
     parts: list[Part] = []

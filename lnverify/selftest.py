@@ -13,10 +13,12 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from lnverify.runner import check
+from lnverify.score import Scored, score
 
+T = TypeVar("T")
 Progress = Callable[[int, int, str], None]
 Row = tuple[str, str, tuple[str, ...], bool, str]
 
@@ -102,6 +104,26 @@ def selftest(
     return outcome
 
 
+def scores(
+    only: str = "", jobs: int = 1, progress: Progress | None = None, tell: Callable[[Scored], None] | None = None
+) -> list[Scored]:
+    """Score every mutant whose id contains `only`: all laws, and the two baselines (lnverify.score)."""
+    names = [entry.id for entry in _entries() if only in entry.id and hasattr(entry, "bug")]
+    found: list[Scored] = []
+    with _workers(jobs) as run:
+        for number, scored in enumerate(run(_score, names)):
+            if progress is not None:
+                progress(number, len(names), scored.id)
+            found.append(scored)
+            if tell is not None:
+                tell(scored)
+    return found
+
+
+def _score(name: str) -> Scored:
+    return score(next(entry for entry in _entries() if entry.id == name))
+
+
 def _entries() -> list[Any]:
     from lnverify.mutants import all_correct, all_mutants
 
@@ -116,7 +138,7 @@ def _row(task: tuple[str, str]) -> Row:
 
 
 @contextmanager
-def _workers(jobs: int) -> Iterator[Callable[[Callable[[Any], Row], list[Any]], Iterable[Row]]]:
+def _workers(jobs: int) -> Iterator[Callable[[Callable[[Any], T], list[Any]], Iterable[T]]]:
     """map, in this process or in several fresh ones (spawned: a fork would inherit torch's threads)."""
     if jobs <= 1:
         yield map

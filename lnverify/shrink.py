@@ -17,6 +17,7 @@ from lnverify.case import Case
 from lnverify.floats import Float64Array, FloatArray
 from lnverify.law import Outcome
 
+SIMPLE_EPS = 1e-5  # the default of most frameworks
 Check = Callable[[Case], Outcome]
 MATRICES = ("x", "dy", "tx", "vx", "sx", "wx")  # arrays of x's shape
 
@@ -27,15 +28,21 @@ def cost(case: Case) -> float:
     return 2e-3 + per_element * case.size
 
 
+def preference(case: Case) -> tuple[bool, float]:
+    """What to shrink from: the cheapest case, an empty one last, for it shows nothing."""
+    return case.size == 0, cost(case)
+
+
 @dataclass
 class Shrinker:
     """Greedy search from a violating case. `check` judges a candidate with the one law; budget in model seconds;
-    cause: the one to keep, '' for any."""
+    affine, eps: what the subject accepts; cause: the one to keep, '' for any."""
 
     check: Check
     budget: float
     affine: tuple[str, ...]
     cause: str = ""
+    eps: tuple[float, ...] = (SIMPLE_EPS,)
     calls: int = 0
 
     def run(self, case: Case, outcome: Outcome) -> tuple[Case, Outcome]:
@@ -119,8 +126,8 @@ class Shrinker:
             yield replace(case, layouts={})
         if not case.train:
             yield replace(case, train=True)
-        if case.eps != 1e-5:
-            yield replace(case, eps=1e-5)
+        if case.eps != SIMPLE_EPS and SIMPLE_EPS in self.eps:
+            yield replace(case, eps=SIMPLE_EPS)
 
     def _numbers(self, case: Case, outcome: Outcome) -> Iterator[Case]:
         for name, simple in (("weight", 1.0), ("bias", 0.0), ("dy", 1.0)):

@@ -184,15 +184,25 @@ def _dtype_or_input(value: Any) -> str:
     return "input" if value == "input" else canonical_dtype(str(value))
 
 
+def _number(lowest: float, whole: bool = False) -> Callable[[Any], Any]:
+    def parse(value: Any) -> Any:
+        number = int(value) if whole else float(value)
+        if not lowest <= number < float("inf"):
+            raise ValueError(f"a {'whole ' if whole else ''}number from {lowest:g} up is expected")
+        return number
+
+    return parse
+
+
 PARSERS: dict[str, Callable[[Any], Any]] = {
     "name": str,
     "operation": lambda v: operation_named(str(v)).name,
     "framework": str,
     "dtypes": lambda v: tuple(canonical_dtype(name) for name in _listed(v)),
     "devices": _listed,
-    "eps": float,
+    "eps": _number(0.0),
     "eps_dtype": lambda v: canonical_dtype(str(v)),
-    "max_dims": int,
+    "max_dims": _number(1, whole=True),
     "affine": _one_of("both", "weight", "bias", "none"),
     "compute": _compute,
     "backward": lambda v: v,
@@ -201,7 +211,7 @@ PARSERS: dict[str, Callable[[Any], Any]] = {
     "batch_invariant": _truth,
     "deterministic": _truth,
     "parameter_dtype": _dtype_or_input,
-    "threads": lambda v: tuple(int(n) for n in _listed(v)),
+    "threads": lambda v: tuple(_number(1, whole=True)(n) for n in (_listed(v) if isinstance(v, str) else v)),
     "arguments": _pairs,
     "returns": _listed,
     "module": _truth,
@@ -303,6 +313,9 @@ def parse_target(text: str, kinds: tuple[str, ...] = ()) -> Target:
     if not place:
         raise UsageError(f"the target {text!r} is empty: give [kind:]place[:name][?key=value&...].")
     pairs = [item.partition("=") for item in query.split("&") if item]
+    keys = [key for key, _, _ in pairs]
+    if twice := [key for key in keys if keys.count(key) > 1]:
+        raise UsageError(f"the target {text!r} says {twice[0]} twice: say it once.")
     return Target(text.strip(), kind, place, name, {unquote(k): unquote(v) for k, _, v in pairs})
 
 

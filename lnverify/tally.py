@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from lnverify.case import Case
 from lnverify.finding import Finding, Observation, Result
 from lnverify.law import Law, Outcome
-from lnverify.shrink import cost
+from lnverify.shrink import preference
 from lnverify.subject import Capabilities
 
 GENERIC = ("is wrong", "the double backward is wrong")  # how a cause begins or ends that names no mechanism
@@ -17,6 +17,14 @@ CAUSES_KEPT = 3
 def generic(cause: str) -> bool:
     """Whether a cause only says what is wrong, and not why."""
     return cause.endswith(GENERIC) or cause.startswith(GENERIC)
+
+
+def _off(outcome: Outcome) -> float:
+    """How far off the worst element is: it tells cases apart where nothing at all is admitted."""
+    if outcome.got is None or outcome.expected is None:
+        return 0.0
+    off = abs(outcome.got - outcome.expected)
+    return off if off == off else float("inf")
 
 
 @dataclass
@@ -30,9 +38,9 @@ class Violations:
     def add(self, case: Case, outcome: Outcome) -> None:
         """Keep the cheapest and the worst."""
         self.count += 1
-        if cost(case) < cost(self.first[0]):
+        if preference(case) < preference(self.first[0]):
             self.first = case, outcome
-        if outcome.ratio > self.worst[1].ratio:
+        if (outcome.ratio, _off(outcome)) > (self.worst[1].ratio, _off(self.worst[1])):
             self.worst = case, outcome
 
 

@@ -35,7 +35,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("recipes", "covering"),  # which cases there are
     ("law", "law_files", "subject", "finding", "judgement", "profiles", "environment"),  # the nouns
     ("support", "expected", "transcript", "host", "host_process"),  # what a subject can do, and did
-    ("strategies", "evaluation", "diagnosis"),  # a case drawn, asked, evaluated, explained
+    ("strategies", "evaluation", "edges", "diagnosis"),  # a case drawn, asked, evaluated, explained
     ("laws", "laws.*", "adapters", "adapters.*"),  # laws and adapters never see each other
     ("mutants", "mutants.*"),  # subjects, some of them by an adapter
     (
@@ -50,7 +50,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "gate",
     ),  # what makes a run of it all
     ("reports", "reports.*"),  # what people and machines read of it
-    ("report_cache", "replay", "selftest"),  # what is done with a report
+    ("report_cache", "replay", "score", "selftest", "config", "expectations"),  # what is done with a report
     ("cli", "cli.*", "pytest_plugin"),  # what people call
     ("", "__main__"),  # the front page, lnverify/__init__.py
 )

@@ -28,13 +28,8 @@ from typing import Any
 from lnverify.errors import FrameworkError, TargetError, UsageError
 from lnverify.subject import PARSERS, Declaration, Subject, Target
 
-INSTALL = {
-    "torch": "pip install torch",
-    "jax": "pip install jax",
-    "onnx": "pip install onnx",
-    "onnxruntime": "pip install onnxruntime",
-    "numpy": "pip install numpy",
-}
+INSTALL = {"torch": "pip install torch", "numpy": "pip install numpy"}
+WITHOUT_ADAPTER = ("jax", "jaxlib", "flax", "onnx", "onnxruntime", "tensorflow", "mlx")
 
 
 @functools.cache
@@ -98,6 +93,9 @@ def framework_of(obj: Any) -> str:
     for name in candidates:
         if name in seen:
             return str(name)
+    for name in WITHOUT_ADAPTER:
+        if name in seen:
+            raise TargetError(f"this code uses {name}, for which there is no adapter: give a torch or NumPy callable.")
     return "torch" if importlib.util.find_spec("torch") else "numpy"
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from lnverify.adapters import INSTALL, namespace
+from lnverify.adapters import INSTALL, WITHOUT_ADAPTER, namespace
 from lnverify.errors import FrameworkError, LnverifyError, TargetError
 from lnverify.subject import ATTRIBUTE, Target, parse_target
 
@@ -125,6 +125,10 @@ def _module(name: str, text: str) -> ModuleType:
             if missing in INSTALL or not f"{name}.".startswith(f"{missing}."):
                 raise  # not the module that was named, but one that it needs: see _importing
             if missing == top:
+                if top in WITHOUT_ADAPTER:
+                    raise TargetError(
+                        f"there is no adapter for {top}: give a torch or NumPy callable, as module:name or ./k.py:f."
+                    ) from None
                 hint = close(top, INSTALL)
                 raise TargetError(f"there is no module {top!r}{hint}; name a module, or a file as ./k.py:f.") from None
             parent = importlib.import_module(missing.rpartition(".")[0])

@@ -13,7 +13,8 @@ from lnverify.errors import SignatureError
 SHAPES = SYNONYMS["normalized_shape"]
 WIDTHS = (
     "hidden_size", "dim", "d_model", "features", "num_features", "size", "hidden_dim", "embed_dim",
-    "embedding_dim", "n_embd", "ndim", "n_features", "channels", "num_channels",
+    "embedding_dim", "n_embd", "ndim", "n_features", "channels", "num_channels", "num_hiddens", "n_hidden", "units",
+    "nf", "nx", "in_features", "in_channels", "width", "normalized_dim",
 )  # fmt: skip
 AFFINE_FLAGS = ("elementwise_affine", "affine")
 BIAS_FLAGS = ("bias", "use_bias", "with_bias")
@@ -32,7 +33,7 @@ class Constructor:
 
     def __call__(self, normalized_shape: tuple[int, ...], eps: float, weight: bool, bias: bool) -> Any:
         """A module of that shape; flags that the constructor does not take are left out."""
-        given: dict[str, Any] = {self.shape: normalized_shape[0] if self.width else tuple(normalized_shape)}
+        given: dict[str, Any] = {self.shape: normalized_shape[0] if self.width else _shape(normalized_shape)}
         if self.eps:
             given[self.eps] = eps
         if self.affine:
@@ -40,6 +41,13 @@ class Constructor:
         if self.bias:
             given[self.bias] = bias
         return self.build(**given)
+
+
+def _shape(normalized_shape: tuple[int, ...]) -> Any:
+    """A torch.Size: a tuple, and what code asks for that knows torch's own shapes only."""
+    from torch import Size
+
+    return Size(normalized_shape)
 
 
 def constructor(build: Callable[..., Any], target: str, arguments: Mapping[str, str]) -> Constructor:
@@ -53,7 +61,8 @@ def constructor(build: Callable[..., Any], target: str, arguments: Mapping[str, 
             role = ""
         if role and role not in roles:
             roles[role] = p.name
-            integer = integer or (role == "normalized_shape" and (p.name in WIDTHS or p.annotation in (int, "int")))
+            # A name that is not known for a shape is a width: whoever wants a tuple says so in the name.
+            integer = integer or (role == "normalized_shape" and (p.name not in SHAPES or p.annotation in (int, "int")))
         elif p.default is EMPTY:
             raise SignatureError(
                 f"{target}: the constructor parameter {p.name!r} cannot be matched: give it a default, or "

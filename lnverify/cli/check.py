@@ -60,10 +60,10 @@ def memory_size(_ctx: click.Context, _param: click.Parameter, value: str | None)
 
 @click.command("check", help=HELP, short_help="Check implementations against the laws.")
 @click.argument("targets", nargs=-1, metavar="[TARGET]...")
-@click.option("--operation", default="layer_norm", show_default=True, help="What the targets compute.")
+@click.option("--operation", help="What the targets compute. [default: layer_norm]")
 @click.option("--dtype", "dtypes", multiple=True, callback=words, metavar="fp32,bf16", help="Only these dtypes.")
 @click.option("--device", "devices", multiple=True, callback=words, metavar="cpu,cuda", help="Where. [default: cpu]")
-@click.option("--profile", type=click.Choice(PROFILES), default="quick", show_default=True, help="How much.")
+@click.option("--profile", type=click.Choice(PROFILES), help="How much. [default: quick]")
 @click.option("--select", multiple=True, callback=words, metavar="LN1,LN305", help="Only these laws or families.")
 @click.option("--ignore", multiple=True, callback=words, metavar="LN7", help="Leave these laws or families out.")
 @click.option("--strict", is_flag=True, help="Warnings make the verdict 'violated' too.")
@@ -87,6 +87,7 @@ def memory_size(_ctx: click.Context, _param: click.Parameter, value: str | None)
 @click.option("-j", "--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Processes.")
 @click.option("-q", "--quiet", is_flag=True, help="The verdict line only.")
 @click.option("-v", "--verbose", is_flag=True, help="Every law in every dtype.")
+@click.option("--write-expected", is_flag=True, help="Write the errors found to lnverify.toml, as expected ones.")
 @click.option("--json", "json_path", type=click.Path(path_type=Path), metavar="FILE", help="Write the report.")
 @click.option("--junit", "junit_path", type=click.Path(path_type=Path), metavar="FILE", help="Write JUnit XML.")
 @click.option("--output-format", type=click.Choice(("text", "github")), default="text", show_default=True)
@@ -101,26 +102,36 @@ def command(
     verbose: bool,
     select: tuple[str, ...] | None,
     ignore: tuple[str, ...] | None,
-    operation: str,
+    operation: str | None,
+    write_expected: bool,
     **options: Any,
 ) -> int:
     """Find what is wrong with the arguments, then check target after target."""
-    from lnverify import report_cache
+    from lnverify import config, expectations, report_cache
     from lnverify.floats import canonical_dtype
     from lnverify.law import select_laws
     from lnverify.operation import operation as known_operation
 
     # All that can be wrong with the arguments is found here, before the first framework is imported.
+    project = config.load(Path.cwd())
+    operation = operation or project.operation
     known_operation(operation)
-    options["dtypes"] = tuple(dict.fromkeys(map(canonical_dtype, dtypes))) if dtypes else None
+    options["profile"] = options["profile"] or project.profile
+    options["dtypes"] = tuple(dict.fromkeys(map(canonical_dtype, dtypes))) if dtypes else project.dtypes
+    if write_expected and (Path.cwd() / config.FILE).exists():
+        raise UsageError(f"{config.FILE} is there already: edit it, or move it away before --write-expected.")
+    whole = not (dtypes or select or ignore or options["fail_fast"] or options["devices"])
+    named, targets = targets, targets or project.targets or (DEFAULT_TARGET,)
     if not select_laws(select, ignore):
         raise UsageError("no law is left: --ignore leaves out every law that --select chooses.")
     _check_paths(json_path, junit_path)
     run = report_cache.new_run()
     reports: list[Report] = []
     try:
-        for target in targets or (DEFAULT_TARGET,):
+        for target in targets:
             report = _run(target, quiet, operation=operation, select=select, ignore=ignore, **options)
+            if project.expected and (not named or target in project.targets):
+                expectations.apply(report, project, target, whole and not report.stopped)
             reports.append(report)
             source = _keep(run, reports, json_path)
             if len(reports) > 1 and not quiet:
@@ -132,6 +143,8 @@ def command(
         # Also where a later target cannot be loaded: what was found is written.
         if reports:
             _write(reports, json_path, junit_path)
+    if write_expected:
+        click.echo(f"written: {expectations.write(Path.cwd(), reports[0], options['profile']).name}; say why in each.")
     left = targets[len(reports) :]
     if left:
         click.echo(f"lnverify: not checked: {', '.join(left)}.", err=True)

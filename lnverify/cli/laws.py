@@ -10,11 +10,16 @@ from typing import Any
 
 import click
 
+from lnverify.errors import UsageError
+
 
 def words(_ctx: click.Context, _param: click.Parameter, value: Sequence[str]) -> tuple[str, ...] | None:
     """Option callback: 'a,b' and repeated options alike; None where there are none."""
     split = [word.strip() for item in value for word in item.split(",")]
-    return tuple(dict.fromkeys(word for word in split if word)) or None
+    found = tuple(dict.fromkeys(word for word in split if word))
+    if value and not found:
+        raise UsageError(f"{_param.opts[-1]} is empty: name something, or leave the option out.")
+    return found or None
 
 
 def law_files(_ctx: click.Context, _param: click.Parameter, value: Sequence[str]) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -15,15 +16,24 @@ if TYPE_CHECKING:
 
 @click.command("selftest", short_help="Show that the laws catch known bugs.")
 @click.option("-q", "--quiet", is_flag=True, help="The last line only.")
+@click.option(
+    "--score",
+    "score_path",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Instead: every law on every wrong one, beside the usual tests, as a page.",
+)
 @click.option("--full", is_flag=True, help="The whole grid for the correct ones; takes hours.")
 @click.option("-j", "--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Processes.")
 @click.option("-k", "only", default="", metavar="TEXT", help="Only implementations with TEXT in their name.")
-def command(quiet: bool, only: str, full: bool, jobs: int) -> int:
+def command(quiet: bool, only: str, full: bool, jobs: int, score_path: Path | None) -> int:
     """Show that each wrong implementation is caught, and by which laws, and that no correct one is.
 
     Each line is printed as soon as it is known. Exit status 1 if a wrong implementation passes or a correct one does
     not.
     """
+    if score_path is not None:
+        return _score(score_path, only, jobs, quiet)
     from rich.text import Text
 
     from lnverify.reports.console import make_console
@@ -58,3 +68,19 @@ def command(quiet: bool, only: str, full: bool, jobs: int) -> int:
         soft_wrap=True,
     )
     return 0 if outcome.ok else 1
+
+
+def _score(path: Path, only: str, jobs: int, quiet: bool) -> int:
+    """Write the page of the mutation score."""
+    from lnverify.law import load_laws
+    from lnverify.reports import json_file
+    from lnverify.score import page
+    from lnverify.selftest import scores
+
+    json_file.check_writable(path)
+    with progress_bar("score", shown=not quiet) as progress:
+        found = scores(only, jobs, progress, None if quiet else lambda s: click.echo(f"{s.id:<36}{' '.join(s.laws)}"))
+    json_file.write(path, page(found, {law.id: law.name for law in load_laws().values()}))
+    missed = [s.id for s in found if not s.found]
+    click.echo(f"{len(found) - len(missed)} of {len(found)} found; missed: {', '.join(missed) or 'none'}")
+    return 1 if missed else 0

@@ -198,7 +198,7 @@ def eps_inside_root(ev: Evaluation) -> Outcome:
         if kind != "violated":
             outcome = Outcome("holds", judgement.ratio, "y")
             continue
-        cause = explains(again, "eps")
+        cause = "" if explains(again, "variance") else explains(again, "eps")
         if cause:
             text = f"With eps = {case.eps:.4g} beside a variance of {variance:.4g}, {judgement.sentence()}"
             text += f" {cause[0].upper()}{cause[1:]}."

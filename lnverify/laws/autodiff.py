@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from lnverify.case import Case
 from lnverify.diagnosis import dx_cause
 from lnverify.evaluation import Evaluation
 from lnverify.floats import FORMATS, FloatArray, quantum
@@ -94,7 +95,7 @@ def double_backward(ev: Evaluation) -> Outcome:
 
     Bound: running errors of the derived double backward, x seeded for forms on raw data (lnverify.running).
     """
-    if not ev.case.has("dy"):
+    if not ev.case.has("dy") or ev.case.rows == 0:
         return INAPPLICABLE
     again = _with_tangents(ev)
     outcome = _second_order(again)
@@ -109,11 +110,24 @@ def double_backward(ev: Evaluation) -> Outcome:
     return outcome
 
 
+def _parameters(case: Case) -> str:
+    """'with a bias and no weight'."""
+    return {(True, True): "with weight and bias", (True, False): "with a weight and no bias",
+            (False, True): "with a bias and no weight", (False, False): "without parameters",
+            }[case.has("weight"), case.has("bias")]  # fmt: skip
+
+
 def _second_order(again: Evaluation) -> Outcome:
     if again.second_order.refusal is not None:
         text = f"The double backward is refused: {again.second_order.refusal}"
         return Outcome(
-            "crashed", np.inf, "d2x", (), text, "the double backward is refused for some arguments", case=again.case
+            "crashed",
+            np.inf,
+            "d2x",
+            (),
+            text,
+            f"the double backward is refused {_parameters(again.case)}",
+            case=again.case,
         )
     best: Outcome = INAPPLICABLE
     missing: tuple[str, ...] = ()

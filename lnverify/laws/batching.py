@@ -6,24 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from lnverify.case import Case
+from lnverify.case import single
 from lnverify.evaluation import Evaluation
 from lnverify.floats import FORMATS, FloatArray, quantum
 from lnverify.law import INAPPLICABLE, Outcome, law
 
 ROWS = "Ba, Kiros, Hinton (2016), section 3: every case has statistics of its own"
 ROWS_CAUSE = "rows of a batch influence each other"
-
-
-def _single(case: Case, row: int) -> Case:
-    """One row as a batch of one."""
-    arrays = {k: v for k, v in case.arrays.items() if k in ("weight", "bias")}
-    for name in ("x", "dy"):
-        if case.has(name):
-            bits = case.arrays[name].bits.reshape(case.rows, case.n)[row]
-            arrays[name] = FloatArray(case.arrays[name].dtype, bits.reshape(1, *case.normalized_shape).copy())
-    layouts = {k: v for k, v in case.layouts.items() if k not in ("x", "dy")}
-    return replace(case, arrays=arrays, layouts=layouts, recipe=None)
 
 
 def _row_apart(a: Evaluation, row_a: int, b: Evaluation, row_b: int, name: str) -> float:
@@ -72,7 +61,7 @@ def row_alone(ev: Evaluation) -> Outcome:
         return INAPPLICABLE
     worst = 0.0
     for row in {case.rows - 1, (case.n * 7) % case.rows}:
-        alone = ev.again(_single(case, row))
+        alone = ev.again(single(case, row))
         for name in _row_outputs(ev):
             ratio = _row_apart(ev, row, alone, 0, name)
             worst = max(worst, ratio)
@@ -87,6 +76,7 @@ def row_alone(ev: Evaluation) -> Outcome:
     "LN602",
     name="batch-invariance",
     severity="error",
+    needs=("batch_invariant",),
     limit=48,
     max_elements=1 << 15,
     source="declared by the subject (batch_invariant)",
@@ -97,7 +87,7 @@ def batch_invariance(ev: Evaluation) -> Outcome:
     if not ev.subject.capabilities.batch_invariant or case.rows < 2 or case.n == 0:
         return INAPPLICABLE
     row = case.rows - 1
-    one, two = ev.output("y"), ev.again(_single(case, row)).output("y")
+    one, two = ev.output("y"), ev.again(single(case, row)).output("y")
     if one is None or two is None or one.size != case.size:
         return INAPPLICABLE
     mine = FloatArray(one.dtype, one.bits.reshape(case.rows, case.n)[row])
@@ -128,7 +118,11 @@ def shape_and_dtype(ev: Evaluation) -> Outcome:
             "violated", np.inf, "y", (), f"y has shape {got.shape}, x has {x.shape}.", "y has the wrong shape"
         )
     if got.dtype != due:
-        text = f"y is {got.dtype}, {due} is due for x in {x.dtype}."
+        text = f"y is {got.dtype}, {due} is due for x in {x.dtype}"
+        wide = [k for k in ("weight", "bias") if ev.case.has(k) and ev.case.arrays[k].dtype != x.dtype]
+        if wide:
+            text += f" beside a {wide[0]} in float32 (where that is never used: ?parameter_dtype={x.dtype})"
+        text += f"; where it is meant: ?output_dtype={got.dtype}."
         return Outcome("violated", np.inf, "y", (), text, "y has the wrong dtype")
     return Outcome("holds", 0.0, "y")
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
 
-from lnverify.diagnosis import STATISTICS_16, dx_cause, fresh, rounded_statistics
+from lnverify.case import single
+from lnverify.diagnosis import ENOUGH, STATISTICS_16, dx_cause, fresh, rounded_statistics
 from lnverify.evaluation import Evaluation
-from lnverify.floats import FORMATS, FloatArray, quantum
+from lnverify.floats import FORMATS, Float64Array, FloatArray, quantum
 from lnverify.law import INAPPLICABLE, Outcome, law
 from lnverify.laws.accuracy import SIXTEEN
 
@@ -50,21 +53,50 @@ def dbias_accuracy(ev: Evaluation) -> Outcome:
 
 
 def _sum_cause(ev: Evaluation, output: str) -> str:
-    """Names rounded statistics, sums kept in 16 bits (wrong over many rows), swapped gradients; else no cause."""
-    case, mine = ev.case, ev.output(output)
-    if mine is None or mine.size != case.n or not case.has("dy"):
+    """Names rounded statistics, sums kept in 16 bits (wrong over many rows), swapped gradients; else no cause.
+
+    After ENOUGH violations the causes that were found before are tried on the case alone.
+    """
+    mine = ev.output(output)
+    if mine is None or mine.size != ev.case.n or not ev.case.has("dy"):
         return f"{output} is wrong"
-    if (
-        case.has("weight")
-        and case.has("bias")
-        and all(_swapped(run, output) for run in (ev, fresh(ev, 0), fresh(ev, 1)))
-    ):
-        return "dweight and dbias are returned in each other's place"
-    if output == "dweight" and rounded_statistics(ev, "dweight"):
-        return STATISTICS_16
-    if case.dtype in SIXTEEN and case.rows > 16 and np.isfinite(mine.values).all():
-        return "dweight and dbias are summed over the rows in 16 bits"
-    return f"{output} is wrong"
+    known = ev.evaluator.causes.setdefault(output, Counter())
+    settled = known.total() >= ENOUGH
+    cause = next((c for c, holds in _sum_causes(ev, output, settled) if (not settled or c in known) and holds()), "")
+    known[cause] += 1
+    return cause or f"{output} is wrong"
+
+
+def _sum_causes(ev: Evaluation, output: str, settled: bool) -> Iterator[tuple[str, Callable[[], bool]]]:
+    """Causes, each with its test."""
+    case = ev.case
+    runs = 1 if settled else 3
+    if case.has("weight") and case.has("bias"):
+        yield SWAPPED, lambda: all(_swapped(run, output) for run in (ev, *(fresh(ev, s) for s in range(runs - 1))))
+    if output == "dweight":
+        yield STATISTICS_16, lambda: rounded_statistics(ev, "dweight")
+    if case.dtype in SIXTEEN and case.rows > 16:
+        yield SUMS_16, lambda: bool(np.isfinite(_returned(ev, output)).all()) and _right_row_by_row(ev, output)
+
+
+def _returned(ev: Evaluation, output: str) -> Float64Array:
+    """What was returned for an output, or nothing."""
+    mine = ev.output(output)
+    return np.zeros(0) if mine is None else mine.values
+
+
+SWAPPED = "dweight and dbias are returned in each other's place"
+SUMS_16 = "dweight and dbias are summed over the rows in 16 bits"
+
+
+def _right_row_by_row(ev: Evaluation, output: str) -> bool:
+    """Whether rows that reach the sum are right each alone, so that only summing them is wrong."""
+    case = ev.case
+    reaching = np.flatnonzero((case.matrix("dy") != 0).any(axis=1))
+    if reaching.size < 3:
+        return False
+    chosen = reaching[np.linspace(0, reaching.size - 1, 3).astype(int)]
+    return all(ev.again(single(case, int(row))).settle(output)[1] != "violated" for row in chosen)
 
 
 def _swapped(ev: Evaluation, output: str) -> bool:
@@ -217,6 +249,8 @@ def _sixteen(ev: Evaluation, wanted: str, cause: str) -> Outcome:
     for name in ev.case.gradients():
         judgement, kind = ev.settle(name)
         if kind == wanted:
+            if name in ("dx", "dweight") and rounded_statistics(ev, name):
+                continue  # an error of its own, where it goes beyond this
             return judgement.outcome(cause, violated=True)
         if kind == "holds":
             best = Outcome("holds", judgement.ratio, name)

@@ -120,6 +120,7 @@ def no_aliases(ev: Evaluation) -> Outcome:
     "LN705",
     name="determinism",
     severity="error",
+    needs=("deterministic",),
     source="declared by the subject (deterministic)",
     limit=16,
     max_elements=1 << 14,
@@ -212,7 +213,7 @@ def initial_parameters(ev: Evaluation) -> Outcome:
                 return Outcome("violated", np.inf, what, (), text, f"a new module has the wrong {what}")
         judgement, kind = again.settle("y")
         if kind == "violated":
-            return judgement.outcome("a new module is not plain layer norm", f"Of a new module, {judgement.sentence()}")
+            return judgement.outcome("a new module is wrong", f"Of a new module, {judgement.sentence()}")
     return Outcome("holds", 0.0, "y")
 
 

@@ -155,7 +155,7 @@ def large_values(ev: Evaluation) -> Outcome:
 
     Never an error (RANGE): nearly every implementation fails here. Constant rows and rows of +-c just above the
     square root of the largest number, where the deviations themselves are representable. Lost is an infinity or
-    NaN where a number is right, or a number beyond the bound of LN101.
+    NaN where a number is right, or the bare bias (1/s became 0); another wrong number has another reason.
     """
     case = ev.case
     compute = ev.precision.compute
@@ -181,7 +181,8 @@ def large_values(ev: Evaluation) -> Outcome:
         y, exact = got.values.reshape(1, n), again.pair("y").hi
         with np.errstate(all="ignore"):
             beyond = distance(y, exact, 0.0, FORMATS[got.dtype]) > again.bound("y", "det", True)
-        lost = ~np.isfinite(y) | beyond
+        beta = again.case.vector("bias") if again.case.has("bias") else np.zeros(n)
+        lost = ~np.isfinite(y) | (beyond & (y == beta))
         if lost.any():
             at = int(np.argmax(lost[0]))
             kind = "NaN" if np.isnan(y[0, at]) else f"{y[0, at]:.6g}"

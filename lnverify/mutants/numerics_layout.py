@@ -270,7 +270,7 @@ MUTANTS = [
     _y("axes-batch", "Statistics over the batch axis.", ("GokuMohandas/fast-weights#9",), Sample(),
        apply=over_axes(first_axis), hidden=False, laws=("LN1", "LN3", "LN6")),
     *(Mutant(f"columns-skipped-{w}", f"Columns past {w} are never read nor written.", Z10,
-             forward(**skipped_columns(w)), B, trigger=Sample(shape=(w + 1,))) for w in (256, 1024, 2048)),
+             forward(**skipped_columns(w)), B, trigger=Sample(shape=(w + 1,))) for w in (256, 1024, 2048, 16384)),
     _y("rows-skipped-4096", "Rows past 4096 are not computed (scaled down from 65535).", Z14,
        Sample(batch=(4100,), shape=(4,)), finish=skipped_rows(4096), laws=("LN1", "LN3")),
     _y("rows-skipped-65535", "Rows past 65535, the largest grid dimension, are not computed.", Z14,

@@ -56,6 +56,10 @@ def show(report: Report, console: Console, *, source: str = "", verbose: bool = 
     for place, group in enumerate(groups, 1):
         console.print()
         _finding(place, group, report, source, console)
+    if expected := wording.expected_lines(report):
+        console.print()
+        for line in expected:
+            _prose(Text(line), console, indent=0)
     for sentence, command in wording.inconclusive(report):
         console.print()
         _prose(Text.assemble(("undecided  ", STYLES["inconclusive"]), sentence), console, indent=0)
@@ -223,8 +227,8 @@ def _numbers(lead: Finding, worst: Finding, console: Console) -> None:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
     for name in ("", "", "expected", "got", "bound", "error/bound"):
         table.add_column(name, no_wrap=True, justify="right" if name == "error/bound" else "left")
-    for label, _finding, seen in shown:
-        name = wording.element(seen.output, seen.index)
+    for label, finding, seen in shown:
+        name = wording.place(finding, seen)
         decimals = [wording.number(seen.expected), wording.number(seen.got)]
         bound, ratio = wording.bound_text(seen.bound), wording.ratio_text(seen.ratio)
         table.add_row(label, name, decimals[0], Text(decimals[1], "bold"), bound, ratio)

@@ -29,7 +29,8 @@ class Literals:
 
     def numbers(self, values: list[float], dtype: str) -> str:
         """Numbers as the inside of a list, with a pattern or stretches written short."""
-        texts = [shortest(v, dtype) for v in values]
+        written = {v: shortest(v, dtype) for v in {*values} if v == v}
+        texts = [written.get(v) or shortest(v, dtype) for v in values]
         self.special |= not all(map(isfinite, values))
         size = len(texts)
         for period in range(1, min(PERIOD, size // 2) + 1):
@@ -54,7 +55,10 @@ class Literals:
         flat = [float(v) for v in values.ravel()]
         if not flat:
             return f"{self.prefix}.zeros({shape}, {kind})"
-        texts = {shortest(v, dtype) for v in flat}
+        # What is short has few different numbers: the shortest decimal of a number is dear.
+        if len(flat) > LISTED and len(set(flat)) > LISTED:
+            raise UnwritableError
+        texts = {shortest(v, dtype) for v in {*flat}}
         if len(texts) == 1 and len(flat) > 1:
             size = shape[0] if len(shape) == 1 else shape
             text = texts.pop()

@@ -17,7 +17,7 @@ from lnverify.errors import LnverifyError
 from lnverify.finding import Finding, Observation
 from lnverify.floats import FloatArray
 from lnverify.reports.literals import LISTED, Literals, UnwritableError
-from lnverify.reports.wording import ARRAY_ORDER, NEEDED, bound_text, relevant
+from lnverify.reports.wording import ARRAY_ORDER, COMPARING, NEEDED, bound_text, relevant
 
 ARGUMENTS = ("x", "weight", "bias")
 
@@ -34,7 +34,8 @@ def snippet(finding: Finding, target: str, environment: Mapping[str, Any] | None
     try:
         known = finding.operation == "layer_norm" and framework in ("torch", "numpy")
         case = finding.smallest.case
-        if not known or case["module_action"] or case.get("history"):
+        compares = finding.law.startswith(COMPARING)
+        if not known or compares or case["module_action"] or case.get("history"):
             raise UnwritableError
         writer = _Numpy if framework == "numpy" else _Torch
         return "\n".join(writer(finding, target, str(environment.get("call_text") or "")).lines()) + "\n"
@@ -133,6 +134,9 @@ class _Script:
         what = f"{self.output}[{index}]" if index else self.output
         if len(seen.index) == len(shape) or prod(shape) == 1:
             what += ".item()"
+        for kind, form in (("dtype", "{}.dtype"), ("shape", "tuple({}.shape)")):
+            if self.finding.cause.endswith(f"has the wrong {kind}"):
+                return f"print({form.format(self.output)})  # {self.finding.law}: {_short(seen.message)}"
         if self.finding.verdict == "crashed":
             return f"print({what})  # {_short(seen.message)}"
         if seen.expected is None or seen.got is None or not _stored_got(seen):

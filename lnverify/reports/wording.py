@@ -13,6 +13,7 @@ from decimal import Decimal
 from math import isfinite, prod
 from typing import Any
 
+from lnverify.crashes import CAUSES
 from lnverify.errors import LnverifyError
 from lnverify.finding import NO_BACKWARD, Finding, Observation, Report, Result
 from lnverify.floats import FloatArray, round_values
@@ -23,6 +24,8 @@ SEVERITY_ORDER = ("error", "warning", "info")
 DTYPE_ORDER = ("float64", "float32", "bfloat16", "float16")
 ARRAY_ORDER = ("x", "weight", "bias", "dy", "tx", "tweight", "tbias", "vx", "vweight", "vbias", "sx", "wx")
 NEEDED = {"ty": ("tx", "tweight", "tbias"), "tty": ("tx", "sx"), "rty": ("dy", "tx")}
+# Laws about two calls: one call alone shows nothing of what they say.
+COMPARING = ("LN3", "LN601", "LN602", "LN605", "LN702", "LN705", "LN714")
 SHOWN_IN_FULL = 8  # elements of an input on the console; the snippet and the report hold the rest
 
 
@@ -79,6 +82,12 @@ def element(output: str, index: Sequence[int]) -> str:
     return f"{output}[{', '.join(map(str, index))}]" if index else output
 
 
+def place(finding: Finding, seen: Observation) -> str:
+    """The element of an observation; of laws about two calls, the difference between the two there."""
+    name = element(seen.output, seen.index)
+    return f"difference of {name}" if finding.law.startswith("LN3") and seen.index else name
+
+
 def command(*words: str) -> str:
     """A command line that a shell reads as these words."""
     return shlex.join(["lnverify", *(w for w in words if w)])
@@ -126,18 +135,27 @@ def case_size(observation: Observation) -> int:
 
 
 def group_findings(findings: Iterable[Finding]) -> list[list[Finding]]:
-    """Findings with one cause together, errors first; in each group the one with the smallest case first."""
+    """Findings with one cause together, errors first, crashes of the process before all; in each group the one with
+    the smallest case first. Expected findings are left out (expected_lines)."""
     groups: dict[str, list[Finding]] = {}
     for finding in findings:
-        groups.setdefault(finding.group, []).append(finding)
+        if not finding.expected:
+            groups.setdefault(finding.group, []).append(finding)
 
-    def rank(group: list[Finding]) -> tuple[int, str]:
+    def rank(group: list[Finding]) -> tuple[int, bool, str]:
         severity = group[0].severity
         known = severity in SEVERITY_ORDER
-        return (SEVERITY_ORDER.index(severity) if known else len(SEVERITY_ORDER), min(f.law for f in group))
+        place = SEVERITY_ORDER.index(severity) if known else len(SEVERITY_ORDER)
+        return place, not group[0].cause.startswith(CAUSES), min(f.law for f in group)
 
     ordered = [sorted(g, key=lambda f: (case_size(f.smallest), f.law, f.dtype, f.id)) for g in groups.values()]
     return sorted(ordered, key=rank)
+
+
+def expected_lines(report: Report) -> list[str]:
+    """A sentence for each expected finding, and for each that is stale."""
+    known = [f"expected  {f.law} {f.name}, {f.dtype}: {f.expected}" for f in report.findings if f.expected]
+    return [*dict.fromkeys(known), *(f"stale  {sentence}" for sentence in report.stale)]
 
 
 def relevant(observation: Observation) -> list[str]:
@@ -178,8 +196,9 @@ def array_lines(stored: Mapping[str, Any]) -> list[str]:
     values = [float(v) for v in array.values.ravel()]
     if not values:
         return [f"{shape}, empty"]
-    texts = [shortest(v, array.dtype) for v in values]
-    if len(values) > 1 and len(set(texts)) == 1:
+    alike = len(values) > 1 and len(set(array.bits.ravel().tolist())) == 1
+    texts = [shortest(v, array.dtype) for v in (values[:1] if alike else values[:SHOWN_IN_FULL])]
+    if alike:
         return [f"all {with_hex(texts[0], values[0])}"]
     if len(values) <= SHOWN_IN_FULL:
         lines = [f"[{', '.join(texts)}]"]
@@ -218,7 +237,10 @@ def case_text(observation: Observation) -> str:
     shape, n = case["arrays"].get("x", {}).get("shape", []), prod(case["normalized_shape"])
     # A label describes a recipe: what a law or the shrinking made of it may be anything.
     label = case["label"] if case["recipe"] is not None else ""
-    words = [label or f"N={n}, rows={prod(shape) // n if n else 0}"]
+    rows = prod(shape) // n if n else 0
+    words = [label or f"N={n}, rows={rows}"]
+    if list(shape) != [rows, n]:
+        words.append(f"x of shape {tuple(shape)}")
     if "eps=" not in label:
         words.append(f"eps={_eps(case)}")
     layouts = [f"{name} {layout}" for name, layout in case["layouts"].items() if layout != "contiguous"]
@@ -314,6 +336,9 @@ def inconclusive(report: Report) -> list[tuple[str, str]]:
     return lines
 
 
+NOTHING_EXAMINED = "nothing could be examined, for it refuses an ordinary input in every dtype (see not supported)"
+
+
 def verdict_sentence(report: Report) -> str:
     """'violated  target: 2 causes (LN203, LN204), 1 warning; 41 laws, 4,100 examples, 12.3 s, seed 0'."""
     groups = group_findings(report.findings)
@@ -327,10 +352,13 @@ def verdict_sentence(report: Report) -> str:
     open_laws = in_order(r.law for r in report.results if r.verdict == "inconclusive" and r.severity == "error")
     if open_laws:
         parts.append(f"undecided {', '.join(open_laws)}")
+    for noun, number in (("expected", sum(bool(f.expected) for f in report.findings)), ("stale", len(report.stale))):
+        if number:
+            parts.append(f"{number} {noun}")
     examined = {r.law for r in report.results if r.verdict in ("holds", "violated", "crashed")}
     facts = f"{count(len(examined), 'law')}, {count(report.examples, 'example')}, {report.seconds:.1f} s, "
     word = report.verdict + (f" so far ({report.stopped})" if report.stopped else "")
-    what = ", ".join(parts) or "no violation found"
+    what = ", ".join(parts) or ("no violation found" if report.examples else NOTHING_EXAMINED)
     return f"{word}  {report.subject}: {what}; {facts}seed {report.seed}"
 
 

@@ -1,0 +1,108 @@
+"""Config: what a project wants checked, from lnverify.toml or [tool.lnverify] in pyproject.toml.
+
+target = "mypkg.nn:FusedLayerNorm"      # or a list; with operation, dtypes and profile as on the command line
+[[expected]]
+law = "LN203"                           # an id, or a prefix
+dtype = "bfloat16"                      # optional: any
+reason = "sums in bfloat16, see the issue"
+link = "https://..."                    # optional
+case = "lnverify-cases/8e053b20.json"   # optional: the finding as `--write-expected` stored it
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lnverify.errors import UsageError
+from lnverify.floats import canonical_dtype
+from lnverify.operation import operation as find_operation
+from lnverify.profiles import profile as find_profile
+
+FILE = "lnverify.toml"
+KEYS = ("target", "operation", "dtypes", "profile", "expected")
+ENTRY = ("law", "dtype", "reason", "link", "case")
+
+
+@dataclass(frozen=True)
+class Expected:
+    """A finding that the project knows. case: the file of the stored finding, None where there is none."""
+
+    law: str
+    reason: str
+    dtype: str = ""
+    link: str = ""
+    case: Path | None = None
+
+    @property
+    def text(self) -> str:
+        """'LN203 bfloat16 (the reason)'."""
+        return " ".join(word for word in (self.law, self.dtype, f"({self.reason})") if word)
+
+
+@dataclass(frozen=True)
+class Config:
+    """path: the file that was read, None where there is none."""
+
+    path: Path | None = None
+    targets: tuple[str, ...] = ()
+    operation: str = "layer_norm"
+    dtypes: tuple[str, ...] | None = None
+    profile: str = "quick"
+    expected: tuple[Expected, ...] = ()
+
+
+def load(folder: Path) -> Config:
+    """The config of a folder: lnverify.toml, else [tool.lnverify]. Raises UsageError, which names file and key."""
+    own, project = folder / FILE, folder / "pyproject.toml"
+    if own.is_file():
+        return _config(own, _read(own))
+    if project.is_file():
+        table = _read(project).get("tool", {}).get("lnverify")
+        if table is not None:
+            return _config(project, table)
+    return Config()
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read {path.name!r}: {error}.") from None
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{path.name!r} is not TOML: {error}.") from None
+
+
+def _config(path: Path, table: Mapping[str, Any]) -> Config:
+    _known(path, table, KEYS, "")
+    given = table.get("target", ())
+    targets = (given,) if isinstance(given, str) else tuple(given)
+    entries = table.get("expected", [])
+    if not isinstance(entries, list) or not all(isinstance(e, dict) for e in entries):
+        raise UsageError(f"{path.name!r}: expected is no list of tables: write [[expected]] above each.")
+    dtypes = table.get("dtypes")
+    return Config(
+        path, tuple(map(str, targets)), find_operation(str(table.get("operation", "layer_norm"))).name,
+        tuple(canonical_dtype(str(d)) for d in dtypes) if dtypes else None,
+        find_profile(str(table.get("profile", "quick"))).name, tuple(_entry(path, entry) for entry in entries),
+    )  # fmt: skip
+
+
+def _entry(path: Path, entry: Mapping[str, Any]) -> Expected:
+    _known(path, entry, ENTRY, "an [[expected]] entry of ")
+    for key in ("law", "reason"):
+        if not str(entry.get(key, "")).strip():
+            raise UsageError(f"{path.name!r}: an [[expected]] entry has no {key}: every one says which law, and why.")
+    case = path.parent / str(entry["case"]) if entry.get("case") else None
+    if case is not None and not case.is_file():
+        raise UsageError(f"{path.name!r}: there is no case {str(entry['case'])!r}: leave the key out, or restore it.")
+    dtype = canonical_dtype(str(entry["dtype"])) if entry.get("dtype") else ""
+    return Expected(str(entry["law"]).upper(), str(entry["reason"]), dtype, str(entry.get("link", "")), case)
+
+
+def _known(path: Path, table: Mapping[str, Any], known: tuple[str, ...], what: str) -> None:
+    if unknown := [key for key in table if key not in known]:
+        raise UsageError(f"{what}{path.name!r} has the unknown key {unknown[0]!r}: choose from {', '.join(known)}.")
