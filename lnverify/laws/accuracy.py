@@ -63,6 +63,53 @@ def _ladder(dtype: str, n: int, rows: int) -> list[Any]:
     return [build({**base, "mean": 2.0**k, "seed": 100 + k}) for k in range(low, top + 1, step)]
 
 
+Points = list[tuple[float, float]]
+
+
+def _scale_errors(ev: Evaluation) -> tuple[Points | None, tuple[float, Evaluation] | None, Evaluation]:
+    """(kappa, alpha) over the ladder, those that inform; the worst violation of y, if any; and the last run."""
+    plain = "none" in ev.subject.capabilities.affine
+    points: Points = []
+    worst: tuple[float, Evaluation] | None = None
+    again = ev
+    out = FORMATS[ev.case.dtype].u
+    for case in _ladder(ev.case.dtype, 768, 8):
+        case = fit(case, ev, plain)
+        again = ev.again(case)
+        y = again.output("y")
+        if y is None or y.size != case.size:
+            return None, None, again
+        xhat = again.exact.statistics.xhat
+        weight = case.vector("weight") if case.has("weight") else 1.0
+        error = (y.values.reshape(case.rows, case.n) - again.pair("y").hi) - again.pair("y").lo
+        with np.errstate(all="ignore"):
+            alpha = np.abs((error / weight * xhat).sum(axis=1) / (xhat**2).sum(axis=1))
+            x = again.exact.statistics.x
+            kappa = np.sqrt((x**2).mean(axis=1)) / again.exact.statistics.s
+        size = float(np.median(np.where(np.isfinite(alpha), alpha, np.inf)))
+        noise = 16 * out / np.sqrt(case.n)
+        if noise < size < 0.25:
+            points.append((float(np.median(kappa)), size))
+        judgement = again.judge("y")
+        if judgement.state == "violated" and (worst is None or judgement.ratio > worst[0]):
+            worst = judgement.ratio, again
+    return points, worst, again
+
+
+def _fitted(points: Points, u: float) -> tuple[float, float]:
+    """Slope of log alpha over log kappa, and the median of alpha/(u kappa^2)."""
+    logs = np.log(np.array(points))
+    slope = float(np.polyfit(logs[:, 0], logs[:, 1], 1)[0])
+    magnitude = float(np.exp(np.median(logs[:, 1] - 2 * logs[:, 0] - np.log(u))))
+    return slope, magnitude
+
+
+def growth(ev: Evaluation) -> tuple[float, float] | None:
+    """How the scale error of y grows with |mean|/std: slope, and the multiple of u; None where it does not show."""
+    points, _, _ = _scale_errors(ev)
+    return _fitted(points, ev.precision.compute.u) if points and len(points) >= 3 else None
+
+
 @law(
     "LN104",
     name="one-pass-variance",
@@ -81,40 +128,16 @@ def one_pass_variance(ev: Evaluation) -> Outcome:
     accurate two-pass code also shows slope 2, thousands of times lower). Points that are saturated
     (alpha > 1/4) or within 16 times the noise of the output's own rounding are left out; three must remain.
     """
-    plain = "none" in ev.subject.capabilities.affine
-    points: list[tuple[float, float]] = []
-    worst: tuple[float, Evaluation] | None = None
-    u = ev.precision.compute.u
-    out = FORMATS[ev.case.dtype].u
-    for case in _ladder(ev.case.dtype, 768, 8):
-        case = fit(case, ev, plain)
-        again = ev.again(case)
-        y = again.output("y")
-        if y is None or y.size != case.size:
-            return INAPPLICABLE
-        xhat = again.exact.statistics.xhat
-        weight = case.vector("weight") if case.has("weight") else 1.0
-        error = (y.values.reshape(case.rows, case.n) - again.pair("y").hi) - again.pair("y").lo
-        with np.errstate(all="ignore"):
-            alpha = np.abs((error / weight * xhat).sum(axis=1) / (xhat**2).sum(axis=1))
-            x = again.exact.statistics.x
-            kappa = np.sqrt((x**2).mean(axis=1)) / again.exact.statistics.s
-        size = float(np.median(np.where(np.isfinite(alpha), alpha, np.inf)))
-        noise = 16 * out / np.sqrt(case.n)
-        if noise < size < 0.25:
-            points.append((float(np.median(kappa)), size))
-        judgement = again.judge("y")
-        if judgement.state == "violated" and (worst is None or judgement.ratio > worst[0]):
-            worst = judgement.ratio, again
+    points, worst, last = _scale_errors(ev)
+    if points is None:
+        return INAPPLICABLE
     if len(points) < 3:
         return Outcome("holds" if worst is None else "inapplicable")
-    logs = np.log(np.array(points))
-    slope = float(np.polyfit(logs[:, 0], logs[:, 1], 1)[0])
-    magnitude = float(np.exp(np.median(logs[:, 1] - 2 * logs[:, 0] - np.log(u))))
+    slope, magnitude = _fitted(points, ev.precision.compute.u)
     ratio = magnitude / 0.05 if slope > 1.5 else min(1.0, slope / 1.5)
     if not (slope > 1.5 and magnitude > 0.05):
         return Outcome("holds", min(ratio, 1.0), "y")
-    shown = worst[1] if worst else ev.again(case)
+    shown = worst[1] if worst else last
     judgement = shown.judge("y")
     text = (
         f"The scale error of y grows like (|mean|/std)^{slope:.2f}, {magnitude:.2g} u (|mean|/std)^2: the variance is "
