@@ -198,9 +198,11 @@ def test_a_snippet_for_numpy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_a_snippet_does_not_claim_what_another_run_gave() -> None:
     seen = samples.observation(samples.case(), "y", (0, 1), 0.25, 1.0)
     other = Observation(**{**vars(seen), "got": 0.75})
-    script = snippet(samples.finding("LN301", "shift-invariance", other), TARGET)
+    script = snippet(samples.finding("LN401", "mean-zero", other), TARGET)
     assert script is not None
-    assert script.endswith("print(y[0, 1].item())  # LN301: y[0, 1] is 0.25, 1 is right\n")
+    assert script.endswith("print(y[0, 1].item())  # LN401: y[0, 1] is 0.25, 1 is right\n")
+    # A law about two calls: one call shows nothing of it.
+    assert snippet(samples.finding("LN301", "input-rescaling", seen), TARGET) is None
 
 
 @pytest.mark.parametrize(
