@@ -257,6 +257,22 @@ def own_parameters(f: Any) -> Any:
     return torch.func.vmap(lambda x, w: f(x, SHAPE, w, None, 1e-5))(x, weights)
 
 
+def longer_weight(f: Any) -> Any:
+    """1 where a weight that is too long is refused."""
+    try:
+        f(normal(4, 6, grad=False), SHAPE, normal(7, seed=1, grad=False), None, 1e-5)
+    except RuntimeError:
+        return torch.tensor(1.0)
+    return torch.tensor(0.0)
+
+
+def no_elements(f: Any) -> Any:
+    """How many numbers y of empty rows has."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        return torch.tensor(float(f(torch.zeros(2, 0), (0,), None, None, 1e-5).numel()))
+
+
 FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "dweight-needs-dx": lambda f: gradients(f, (1, 2)),
     "dx-needs-dweight": lambda f: gradients(f, (0, 2)),
@@ -286,6 +302,8 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "jvp-statistics-frozen": second_tangent,
     "third-derivative-off": third_order,
     "vmap-first-parameters": own_parameters,
+    "parameters-resized": longer_weight,
+    "empty-rows-padded": no_elements,
     "create-graph-path": lambda f: second_order(f, "x"),
     "double-backward-constants": lambda f: second_order(f, "x"),
     "double-backward-bias-lost": lambda f: second_order(f, "dy", weight=False),

@@ -27,6 +27,7 @@ from lnverify.mutants.torch_parts import (
     textbook,
     wide,
 )
+from lnverify.mutants.torch_shapes import SHAPES
 from lnverify.mutants.torch_transforms import TRANSFORMS
 
 Three = tuple[Tensor | None, Tensor | None, Tensor | None]
@@ -281,6 +282,7 @@ MUTANTS = [
     _f("jvp-without-parameters", "The forward-mode rule ignores the tangents of the parameters.",
        with_tangent(True), ("ty",), ("LN2",), ("pytorch/pytorch#196700",)),
     *MEMORY,
+    *SHAPES,
     *TRANSFORMS,
     *MODULES,
 ]  # fmt: skip

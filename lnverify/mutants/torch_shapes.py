@@ -1,0 +1,36 @@
+"""Mutants in torch that accept what they should refuse."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from lnverify.mutants import Mutant
+from lnverify.mutants.torch_parts import Shape, textbook
+
+
+def resized(x: Tensor, normalized_shape: Shape, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+    """Parameters are cut, or read past their end, to the length of a row."""
+
+    def fit(t: Tensor | None) -> Tensor | None:
+        if t is None or t.shape == torch.Size(normalized_shape) or not x.numel():
+            return t
+        return torch.cat((t.flatten(), t.new_zeros(x.shape[-1])))[: x.shape[-1]]
+
+    return textbook(x, normalized_shape, fit(weight), fit(bias), eps)
+
+
+def of_something(x: Tensor, normalized_shape: Shape, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+    """Rows are padded to one element at least: empty ones give a number."""
+    if x.shape[-1] == 0:
+        return x.new_zeros((*x.shape[:-1], 1))
+    return textbook(x, normalized_shape, weight, bias, eps)
+
+
+SHAPES = [
+    Mutant("parameters-resized", "A parameter of another length is cut or read past its end.",
+           ("microsoft/onnxruntime#27455", "microsoft/onnxruntime#17060"), framework="torch", target=resized,
+           affected=("y",), laws=("LN608",)),
+    Mutant("empty-rows-padded", "Rows without elements give one.", ("pytorch/pytorch#78444",), framework="torch",
+           target=of_something, affected=("y",), laws=("LN609",)),
+]  # fmt: skip
