@@ -24,6 +24,8 @@ from lnverify.support import AFFINE, Support
 COLUMNS = (
     1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257, 300, 511, 512, 513, 767, 768,
     769, 1023, 1024, 1025, 2047, 2048, 2049, 4095, 4096, 4097, 8191, 8192, 8193, 16385, 32769, 65535, 65536, 65537,
+    # widths of published models that are no powers of two
+    24, 40, 48, 80, 96, 160, 192, 320, 384, 640, 896, 1152, 1280, 1536, 1600, 2560, 3072, 5120, 6144, 7168, 12288,
 )  # fmt: skip
 ROWS = (
     0, 1, 2, 3, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257, 1023, 1024, 1025, 4097, 8193, 65535, 65536, 65537,
@@ -32,17 +34,19 @@ ROWS = (
 LARGEST = 1 << 22  # elements of a case
 SMALL = 1 << 16
 FEW_ROWS = (1, 2, 3)
+SEVERAL_ROWS = range(4, 18)
+PAIRED = 45  # of COLUMNS: the sizes around powers of two
 NARROW = 8
 
 
 def sizes(profile: Profile) -> Iterator[tuple[int, int]]:
     """Pairs (N, rows), small cases first: every N with few rows and every number of rows with N = 8; from profile ci
     on, all pairs of at most LARGEST elements."""
-    pairs = {(n, rows) for n in COLUMNS for rows in FEW_ROWS} | {(NARROW, rows) for rows in ROWS}
+    pairs = {(n, rows) for n in COLUMNS for rows in FEW_ROWS} | {(NARROW, rows) for rows in (*ROWS, *SEVERAL_ROWS)}
     if profile.cap < SMALL:  # the selftest's, for two hundred subjects
         pairs = {(n, rows) for n, rows in pairs if n * rows <= profile.cap}
-    if profile.effort > 1:
-        pairs |= {(n, rows) for n in COLUMNS for rows in ROWS if n * rows <= LARGEST}
+    if profile.effort > 1:  # every pair of the sizes around powers of two; the widths with few rows only
+        pairs |= {(n, rows) for n in COLUMNS[:PAIRED] for rows in ROWS if n * rows <= LARGEST}
     yield from sorted(pairs, key=lambda pair: (pair[0] * pair[1], pair))
 
 

@@ -45,7 +45,7 @@ def row_range(case: Case, exact: Exact, precision: Precision) -> Range:
     |gamma| (|x| + |mu|)/s + |beta| > Omega/4 (the folded form); or max|gamma xhat| > Omega of the stored format.
     backward: s^3 or s^-3 outside [t, Omega/4]; or n max|g|, n max|g x| or s^-3 n max|g d| > Omega/4 (code that
     differentiates rsqrt loses the projection term there); or s^-3 n max|g x| max|x| > Omega/4 (the form by sums of g x
-    and g); or max|g| > Omega/4 of the stored format.
+    and g); or max|g| > Omega/4 of the stored format; or (max|x|/s)^3 > Omega/4 (rows scaled down with eps).
     derivatives: s^5 or s^-5 outside the range, or n G V D^2 max(1, s^-5) > Omega/4, with G, V, D the largest of 1 and
     |g|, tangents and cotangents, |x|. In 16 bits Omega is that of the stored format (lnverify.derivative_bounds).
     """
@@ -79,6 +79,7 @@ def row_range(case: Case, exact: Exact, precision: Precision) -> Range:
         backward |= (np.log2(gd) + e - 3 * log_s + np.log2(n)) > np.log2(quarter)
         gx = (g * x).max(axis=1, initial=0.0)
         backward |= (np.log2(gx) + log_reach - 3 * log_s + np.log2(n)) > np.log2(quarter)
+        backward |= 3 * (log_reach - log_s) > np.log2(quarter)
         column = bool((dy.sum(axis=0) * max(1.0, float(np.sqrt(n))) > quarter).any())
         fmt = stored if stored.precision <= 11 else compute
         others = [

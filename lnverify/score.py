@@ -44,7 +44,7 @@ def score(mutant: Any) -> Scored:
     expected = tuple(mutant.laws)
     dtype = mutant.dtypes[0]
     for dtype in mutant.dtypes:
-        report = check(mutant.subject(), dtypes=[dtype], profile="quick", max_examples=10)
+        report = check(mutant.subject(), dtypes=[dtype], profile="score")
         laws = sorted({f.law for f in report.findings if f.severity == "error" or f.law.startswith(expected)})
         if any(law.startswith(expected) for law in laws):
             break

@@ -70,7 +70,7 @@ def test_function_and_module_agree_with_torch_in_bits(target, dtype):
 def test_the_capabilities_follow_from_the_signature():
     full = resolve("torch.nn.functional.layer_norm").capabilities
     second = ("ty", "d2x", "d2weight", "d2bias", "d2dy")
-    assert full.outputs == ("y", *GRADIENTS, *second, "tty", "rty", "d3x", "vmap")
+    assert full.outputs == ("y", *GRADIENTS, *second, "tty", "rty", "d3x", "vmap", "vmap_parameters")
     assert (full.eps, full.max_dims, full.affine) == (None, None, ("both", "weight", "bias", "none"))
     native = resolve("torch.ops.aten.native_layer_norm").capabilities
     assert native.outputs[:3] == ("y", "mean", "rstd")

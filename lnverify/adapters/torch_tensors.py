@@ -60,11 +60,13 @@ def hold(array: FloatArray, layout: str, device: str) -> Held:
     placed = place(array, layout, negative=False)
     plain = layout == "contiguous" or placed.buffer.size == 0
     pristine = array.bits.reshape(-1) if plain else placed.buffer.copy()
-    if device == "cpu":
+    if plain and device == "cpu":
         return Held(_tensor(placed.view, array.dtype), placed, pristine)
-    storage = _tensor(placed.buffer, array.dtype).to(device)
+    # A view of the whole storage, as slicing in torch makes it: with an offset of its own.
+    storage = _tensor(placed.buffer, array.dtype)
+    storage = storage if device == "cpu" else storage.to(device)
     tensor = torch.as_strided(storage, placed.view.shape, placed.strides, placed.offset)
-    return Held(tensor, placed, pristine, storage)
+    return Held(tensor, placed, pristine, None if device == "cpu" else storage)
 
 
 def _tensor(bits: BitsArray, dtype: str) -> Any:

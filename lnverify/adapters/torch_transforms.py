@@ -1,6 +1,7 @@
 """Transforms of a torch subject: forward over forward, reverse over forward, the third derivative, vmap.
 
-Every transform is one wanted output of a request ('vmap': y and the first gradients, as they are without it).
+Every transform is one wanted output of a request ('vmap': y and the first gradients, as they are without it;
+'vmap_parameters': y of the first row of x under a batch of parameters, for every row).
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-TRANSFORMS = ("tty", "rty", "d3x", "vmap")
+TRANSFORMS = ("tty", "rty", "d3x", "vmap", "vmap_parameters")
 Tensors = Mapping[str, Any]
 Call = Callable[[Tensors], Any]
 
@@ -16,7 +17,9 @@ Call = Callable[[Tensors], Any]
 def transformed(run: Any, name: str, leaves: Tensors, call: Call) -> None:
     """Give the output of one transform. run: the request in progress (torch_call); raises what torch raises."""
     run.state.phase = {"tty": "nested jvp", "rty": "gradient of the jvp", "d3x": "third derivative"}.get(name, name)
-    {"tty": _nested, "rty": _of_jvp, "d3x": _third, "vmap": _vmap}[name](run, leaves, call)
+    {"tty": _nested, "rty": _of_jvp, "d3x": _third, "vmap": _vmap, "vmap_parameters": _vmap_parameters}[name](
+        run, leaves, call
+    )
 
 
 def _of_x(run: Any, leaves: Tensors, call: Call) -> tuple[Callable[[Any], Any], Any]:
@@ -66,6 +69,22 @@ def _third(run: Any, leaves: Tensors, call: Call) -> None:
     ]
     second = torch.autograd.grad([g for g, _ in chosen], leaves["x"], [v for _, v in chosen], create_graph=True)
     run.give("d3x", torch.autograd.grad(second[0], leaves["x"], run.fresh("wx"))[0])
+
+
+def _vmap_parameters(run: Any, leaves: Tensors, call: Call) -> None:
+    """y of the first sample of x, with weight and bias of sample r times 2^(r mod 4), and y divided by it."""
+    import torch
+
+    x = leaves["x"].detach()
+    scale = torch.exp2(torch.arange(x.shape[0], device=x.device) % 4).to(x.dtype)
+    parameters = {name: leaf.detach() for name, leaf in leaves.items() if name != "x"}
+    batched = [torch.stack([t * s.to(t.dtype) for s in scale]) for t in parameters.values()]
+
+    def one(*values: Any) -> Any:
+        return run.first(call({"x": x[0], **dict(zip(parameters, values, strict=True))}))
+
+    y = torch.func.vmap(one)(*batched)
+    run.give("y", y / scale.reshape(-1, *[1] * (y.dim() - 1)))
 
 
 def _vmap(run: Any, leaves: Tensors, call: Call) -> None:

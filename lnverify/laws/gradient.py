@@ -9,7 +9,15 @@ from dataclasses import replace
 import numpy as np
 
 from lnverify.case import single
-from lnverify.diagnosis import ENOUGH, STATISTICS_16, dx_cause, fresh, rounded_statistics
+from lnverify.diagnosis import (
+    ENOUGH,
+    STATISTICS_16,
+    SUMS_16,
+    dx_cause,
+    fresh,
+    kept_in_16_bits,
+    rounded_statistics,
+)
 from lnverify.evaluation import Evaluation
 from lnverify.floats import FORMATS, Float64Array, FloatArray, quantum
 from lnverify.law import INAPPLICABLE, Outcome, law
@@ -22,6 +30,8 @@ def _accuracy(ev: Evaluation, output: str) -> Outcome:
     if not ev.case.has("dy") or output not in ev.case.gradients():
         return INAPPLICABLE
     judgement, kind = ev.settle(output)
+    if kind == "points" and (kept := kept_in_16_bits(ev, output)):
+        return judgement.outcome(kept, violated=True)
     return judgement.outcome(_sum_cause(ev, output) if kind == "violated" else "", violated=kind == "violated")
 
 
@@ -34,6 +44,8 @@ def dx_accuracy(ev: Evaluation) -> Outcome:
     if not ev.case.has("dy") or "dx" not in ev.case.gradients():
         return INAPPLICABLE
     judgement, kind = ev.settle("dx")
+    if kind == "points" and (kept := kept_in_16_bits(ev, "dx")):
+        return judgement.outcome(kept, violated=True)
     return judgement.outcome(dx_cause(ev) if kind == "violated" else "", violated=kind == "violated")
 
 
@@ -41,7 +53,9 @@ def dx_accuracy(ev: Evaluation) -> Outcome:
 def dweight_accuracy(ev: Evaluation) -> Outcome:
     """dweight = sum over rows of dy * xhat, within (h_j + 2) u sum|dy xhat| + sum|dy| a (Bounds.dweight).
 
-    h_j counts the rows where dy is not zero, so that a row which is left out, or sums kept in 16 bits, show.
+    h_j counts the rows where dy is not zero, so that a row which is left out, or sums kept in 16 bits, show. What
+    rounding points would explain is violated too where statistics or partial sums kept in 16 bits reproduce it
+    (diagnosis.kept_in_16_bits).
     """
     return _accuracy(ev, "dweight")
 
@@ -76,7 +90,8 @@ def _sum_causes(ev: Evaluation, output: str, settled: bool) -> Iterator[tuple[st
     if output == "dweight":
         yield STATISTICS_16, lambda: rounded_statistics(ev, "dweight")
     if case.dtype in SIXTEEN and case.rows > 16:
-        yield SUMS_16, lambda: bool(np.isfinite(_returned(ev, output)).all()) and _right_row_by_row(ev, output)
+        finite = bool(np.isfinite(_returned(ev, output)).all())
+        yield SUMS_16, lambda: finite and (settled or _right_row_by_row(ev, output))
 
 
 def _returned(ev: Evaluation, output: str) -> Float64Array:
@@ -86,7 +101,6 @@ def _returned(ev: Evaluation, output: str) -> Float64Array:
 
 
 SWAPPED = "dweight and dbias are returned in each other's place"
-SUMS_16 = "dweight and dbias are summed over the rows in 16 bits"
 
 
 def _right_row_by_row(ev: Evaluation, output: str) -> bool:

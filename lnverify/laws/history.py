@@ -101,13 +101,13 @@ def second_backward(ev: Evaluation) -> Outcome:
     return _judge(ev, case, "In the second of two backwards", "a second backward gives other gradients")
 
 
-@law("LN712", name="changed-before-backward", severity="warning", needs=("dx",), limit=16, max_elements=1 << 14,
+@law("LN712", name="changed-before-backward", severity="error", needs=("dx",), limit=16, max_elements=1 << 14,
      source="torch.autograd: a saved tensor that was changed in place raises in the backward")  # fmt: skip
 def changed_before_backward(ev: Evaluation) -> Outcome:
     """Where x, weight and bias are overwritten between forward and backward, the gradients are those of the forward's
     numbers, or the backward raises.
 
-    A warning: whoever changes what a graph still needs has left the contract, but a wrong number is the worst answer.
+    A wrong number is the worst answer to a caller's mistake; frameworks compare version counters to prevent it.
     """
     if not ev.case.has("dy") or not _right(ev):
         return INAPPLICABLE

@@ -78,7 +78,8 @@ def third_derivative(ev: Evaluation) -> Outcome:
      source="torch.func.vmap is a loop; pytorch/functorch#534")  # fmt: skip
 def vmap(ev: Evaluation) -> Outcome:
     """vmap over the rows gives what one call gives, in y and in every gradient, by the bounds of LN101 and LN201 to
-    LN203; each row has a weight and a bias of its own, powers of two times the given ones, which cancel exactly."""
+    LN203; each row has a weight and a bias of its own, powers of two times the given ones, which cancel exactly. With
+    a weight also vmap over the parameters alone, x being the same for all."""
     case = ev.case
     if case.rows < 2 or not case.n or case.layouts.get("dy") == "output" or _with(ev, ()) is None:
         return INAPPLICABLE
@@ -86,8 +87,18 @@ def vmap(ev: Evaluation) -> Outcome:
     outputs = ["y", *start.case.gradients()]
     if start.response.refusal is not None or any(start.settle(o)[1] == "violated" for o in outputs):
         return INAPPLICABLE
-    response = start.ask(*outputs, "vmap")
+    outcome = _under_vmap(start, outputs, "vmap")
+    if outcome.bad or not case.has("weight"):
+        return outcome
+    return _under_vmap(ev.again(_equal_rows(start.case)), ["y"], "vmap_parameters")
+
+
+def _under_vmap(start: Evaluation, outputs: list[str], name: str) -> Outcome:
+    """Judge what vmap gives; a refusal of the second form is none of ours."""
+    response = start.ask(*outputs, name)
     if response.refusal is not None:
+        if name != "vmap":
+            return Outcome("holds", 0.0, "y")
         text = f"Refused under vmap: {response.refusal}"
         return Outcome("crashed", np.inf, "y", (), text, "vmap is refused", case=start.case)
     again = start.answered(response)
@@ -95,11 +106,19 @@ def vmap(ev: Evaluation) -> Outcome:
     for output in outputs:
         judgement = again.judge(output)
         if judgement.state == "violated":
-            text = f"Under vmap, {judgement.sentence()} One call gives the right result."
+            how = "Under vmap" if name == "vmap" else "Under vmap over the parameters alone"
+            text = f"{how}, {judgement.sentence()} One call gives the right result."
             return replace(judgement.outcome("vmap is wrong", text), case=start.case)
         if judgement.state == "holds":
             outcome = Outcome("holds", judgement.ratio, output)
     return outcome
+
+
+def _equal_rows(case: Case) -> Case:
+    """Every row of x the first one: what vmap over parameters alone gives, row by row."""
+    x = case.arrays["x"]
+    bits = np.broadcast_to(x.bits[:1], x.shape).copy()
+    return replace(case, arrays={**case.arrays, "x": FloatArray(x.dtype, bits)}, recipe=None)
 
 
 def _by_rows(case: Case) -> Case:
