@@ -73,7 +73,7 @@ class Examination:
         given = self.max_examples
         self.recipes = self.profile.recipes if given is None else given
         self.small = self.profile.small if given is None else given
-        self.total = self.profile.blocks * 121 + self.recipes + self.small + 2
+        self.total = self.profile.blocks * 121 + self.recipes + self.small + 3
 
     def able(self, law: Law) -> bool:
         """Whether the law can look at this dtype and subject; notes the reason where not."""

@@ -126,7 +126,7 @@ class Finding:
             "smallest_case": self.smallest.to_json(), "worst_case": self.worst.to_json(),
             "outputs": dict(self.smallest.outputs), "expected": _number(self.smallest.expected),
             "bound": _number(self.smallest.bound), "capabilities": dict(self.capabilities),
-            **({"expected_because": self.expected} if self.expected else {}),
+            "expected_because": self.expected,
         }  # fmt: skip
 
 

@@ -113,16 +113,18 @@ def grid(support: Support, profile: Profile, seed: int = 0) -> Iterator[Case]:
 
 
 def tall(support: Support, profile: Profile) -> Iterator[Case]:
-    """One case with more rows than a launch grid of 65535 blocks holds (NVIDIA/apex#411), where the cap allows."""
+    """Cases with more rows than a launch grid of 65535 blocks holds (NVIDIA/apex#411), where the cap allows: dy dense,
+    and in the last row alone, which shows a row that is lost from sums."""
     cap = profile.cap64 if support.dtype == "float64" else profile.cap
     if cap < TALLEST or support.subject.capabilities.fixed_shape:
         return
     weight, bias = AFFINE[support.affine[0]]
-    yield build({
-        "dtype": support.dtype, "batch": [TALLEST], "shape": [min(cap // TALLEST, 8)], "regime": "rows", "mean": 0.5,
-        "scale": 0, "eps": support.eps[0], "seed": 11, "weight": weight, "bias": bias, "dy": "integers",
-        "device": support.device,
-    })  # fmt: skip
+    for dy in ("integers", "last_row"):
+        yield build({
+            "dtype": support.dtype, "batch": [TALLEST], "shape": [min(cap // TALLEST, 8)], "regime": "rows",
+            "mean": 0.5, "scale": 0, "eps": support.eps[0], "seed": 11, "weight": weight, "bias": bias, "dy": dy,
+            "device": support.device,
+        })  # fmt: skip
 
 
 def stream_seed(*parts: Any) -> int:

@@ -111,7 +111,11 @@ def _vmap(run: Any, leaves: Tensors, call: Call) -> None:
         return scale.to(t.dtype).reshape(-1, *[1] * (t.dim() - 1))
 
     values = (x, *batched.values())
-    y = torch.func.vmap(one)(*values)
+    # For an odd number of samples the batch of x is its last dimension: a rule may know the first one only.
+    last = x.shape[0] % 2 == 1
+    dims = (x.dim() - 1 if last else 0, *(0 for _ in batched))
+    values = (x.movedim(0, -1), *batched.values()) if last else values
+    y = torch.func.vmap(one, in_dims=dims)(*values)
     run.give("y", y / column(y))
     wanted = [name for name in names if f"d{name}" in run.request.wanted]
     if not wanted:
@@ -121,7 +125,8 @@ def _vmap(run: Any, leaves: Tensors, call: Call) -> None:
         return torch.func.vjp(one, *values)[1](dy)
 
     dy = run.fresh("dy")
-    for name, grad in zip(names, torch.func.vmap(pulled)(dy / column(dy), *values), strict=True):
+    grads = torch.func.vmap(pulled, in_dims=(0, *dims))(dy / column(dy), *values)
+    for name, grad in zip(names, grads, strict=True):
         if name in wanted:
             given = grad if name == "x" else (grad * column(grad)).sum(0)
             run.give(f"d{name}", given.to(leaves[name].dtype))

@@ -81,11 +81,24 @@ def adjoint_identity(ev: Evaluation) -> Outcome:
 @law("LN208", name="jvp-accuracy", severity="error", needs=("ty",), limit=24, max_elements=1 << 14,
      source="the derived forward mode of reference/normalizers.py; running errors, Higham (2002), 3.3")  # fmt: skip
 def jvp_accuracy(ev: Evaluation) -> Outcome:
-    """The jvp is the derivative along the tangents, within the running errors of the derived formula."""
-    again = _with_tangents(ev)
-    judgement, kind = again.settle("ty")
-    outcome = judgement.outcome("the jvp is wrong", violated=kind == "violated")
-    return replace(outcome, case=again.case) if outcome.bad else outcome
+    """The jvp is the derivative along the tangents, within the running errors of the derived formula.
+
+    Along all tangents, and along each alone: the others are then no dual numbers at all.
+    """
+    full = _with_tangents(ev)
+    outcome: Outcome = INAPPLICABLE
+    tangents = [t for t in ("tx", "tweight", "tbias") if full.case.has(t)]
+    for kept in (tangents, *([t] for t in tangents if len(tangents) > 1)):
+        absent: dict[str, FloatArray | None] = {t: None for t in tangents if t not in kept}
+        again = full if not absent else ev.again(full.case.with_arrays(**absent))
+        if again.ask("ty").refusal is not None or again.output("ty") is None:
+            continue
+        judgement, kind = again.settle("ty")
+        found = judgement.outcome("the jvp is wrong", violated=kind == "violated")
+        if found.bad:
+            return replace(found, case=again.case)
+        outcome = found if found.informative else outcome
+    return outcome
 
 
 @law("LN209", name="double-backward", severity="error", needs=("d2x",), limit=24, max_elements=1 << 14,

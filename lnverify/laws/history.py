@@ -104,16 +104,37 @@ def second_backward(ev: Evaluation) -> Outcome:
 @law("LN712", name="changed-before-backward", severity="error", needs=("dx",), limit=16, max_elements=1 << 14,
      source="torch.autograd: a saved tensor that was changed in place raises in the backward")  # fmt: skip
 def changed_before_backward(ev: Evaluation) -> Outcome:
-    """Where x, weight and bias are overwritten between forward and backward, the gradients are those of the forward's
-    numbers, or the backward raises.
+    """Where x, weight and bias, or y, are overwritten between forward and backward, the gradients are those of the
+    forward's numbers, or the backward raises.
 
     A wrong number is the worst answer to a caller's mistake; frameworks compare version counters to prevent it.
     """
     if not ev.case.has("dy") or not _right(ev):
         return INAPPLICABLE
-    case = replace(ev.case, history="changed", layouts={}, recipe=None)
-    what = "With arguments that were overwritten between forward and backward"
-    return _judge(ev, case, what, "arguments that were changed in place give a wrong gradient, not an error")
+    outcome: Outcome = INAPPLICABLE
+    for history, what, cause in (
+        ("changed", "arguments that were", "arguments that were changed in place give a wrong gradient, not an error"),
+        ("output", "a y that was", "a y that was changed in place gives a wrong gradient, not an error"),
+    ):
+        case = replace(ev.case, history=history, layouts={}, recipe=None)
+        found = _judge_gradients(ev, case, f"With {what} overwritten between forward and backward", cause)
+        if found.bad:
+            return found
+        outcome = found if found.informative else outcome
+    return outcome
+
+
+def _judge_gradients(start: Evaluation, case: Case, what: str, cause: str) -> Outcome:
+    """As _judge, without y, which is read before the backward."""
+    again = start.rerun(case)
+    outcome: Outcome = INAPPLICABLE
+    for output in case.gradients() if again.response.refusal is None else ():
+        judgement, kind = again.settle(output)
+        if kind == "violated":
+            return replace(judgement.outcome(cause, f"{what}, {judgement.sentence()}"), case=case)
+        if kind in ("holds", "points", "last place"):
+            outcome = Outcome("holds", min(judgement.ratio, 1.0), output)
+    return outcome
 
 
 @law("LN713", name="two-threads", severity="warning", limit=6, max_elements=1 << 12,

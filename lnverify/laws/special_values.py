@@ -26,7 +26,7 @@ def _poisoned(case: Case, value: float) -> tuple[Case, int]:
 @law("LN501", name="nan-stays-in-its-row", severity="error", limit=24, max_elements=1 << 15,
      source="IEEE 754-2019, 6.2; layer norm treats rows independently (Ba et al. 2016, 3)")  # fmt: skip
 def nan_stays_in_its_row(ev: Evaluation) -> Outcome:
-    """A NaN or an infinity in one row does not reach y and dx of other rows.
+    """A NaN or an infinity in one row of x does not reach y and dx of other rows, nor one in dy their dx.
 
     The other rows are judged by LN101 and LN201. dweight and dbias sum over rows and may be NaN.
     """
@@ -45,7 +45,29 @@ def nan_stays_in_its_row(ev: Evaluation) -> Outcome:
             if kind == "violated":
                 text = f"Row {row} holds {value}; {judgement.sentence()}"
                 return replace(judgement.outcome("a NaN or infinity reaches other rows", text), case=chosen)
-    return Outcome("holds", 0.0, "y")
+    return _poisoned_dy(ev)
+
+
+def _poisoned_dy(ev: Evaluation) -> Outcome:
+    """A NaN in one row of dy: dx of every other row is what it is without it, within the sum of both bounds."""
+    case, row = ev.case, ev.case.rows // 2
+    if not case.has("dy") or "dx" not in case.gradients() or case.layouts.get("dy") == "output":
+        return Outcome("holds", 0.0, "y")
+    dy = case.matrix("dy").copy()
+    dy[row, case.n // 2] = np.nan
+    array = FloatArray.of(dy.reshape(case.arrays["dy"].shape), case.dtype)
+    layouts = {k: v for k, v in case.layouts.items() if k != "dy"}
+    chosen = replace(case, arrays={**case.arrays, "dy": array}, layouts=layouts, recipe=None)
+    before, after = ev.output("dx"), ev.again(chosen).output("dx")
+    if before is None or after is None or before.size != case.size or after.size != case.size:
+        return Outcome("holds", 0.0, "y")
+    lost = np.isnan(after.values.reshape(case.rows, case.n)) & np.isfinite(before.values.reshape(case.rows, case.n))
+    lost[row] = False
+    if not lost.any():
+        return Outcome("holds", 0.0, "y")
+    at = int(np.argmax(lost.any(axis=1)))
+    text = f"dy holds a NaN in row {row}, and dx of row {at} becomes NaN."
+    return Outcome("violated", np.inf, "dx", (at,), text, "a NaN or infinity reaches other rows", case=chosen)
 
 
 @law("LN502", name="nan-row-is-nan", severity="error", limit=24, max_elements=1 << 15, source="IEEE 754-2019, 6.2")

@@ -8,45 +8,12 @@ import torch
 from torch import Tensor
 
 from lnverify.mutants import Mutant
-from lnverify.mutants.torch_parts import Shape, affine, cast, gradients, project, statistics, textbook, wide
+from lnverify.mutants.torch_parts import Shape, cast, gradients, statistics, textbook, wide
 
 
-class _Frozen(torch.autograd.Function):
-    """A forward-mode rule that is right, and whose statistics are constants when it is differentiated itself."""
-
-    @staticmethod
-    def forward(x: Tensor, shape: Shape, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
-        return textbook(x, shape, weight, bias, eps)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        x, ctx.shape, weight, bias, ctx.eps = inputs
-        ctx.save_for_backward(x, weight, bias)
-        ctx.save_for_forward(x, weight, bias)
-
-    @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Any, ...]:
-        x, weight, bias = ctx.saved_tensors
-        mean, rstd = statistics(wide(x), ctx.shape, ctx.eps)
-        dx, dweight, dbias = gradients(dy, x, ctx.shape, weight, mean, rstd)
-        return cast(dx, x), None, cast(dweight, weight), cast(dbias, bias), None
-
-    @staticmethod
-    def jvp(ctx: Any, tx: Any, _shape: Any, tweight: Any, tbias: Any, _eps: Any) -> Tensor:
-        x, weight, _ = ctx.saved_tensors
-        f = wide(x).detach()
-        mean, rstd = statistics(f, ctx.shape, ctx.eps)
-        xhat = (f - mean) * rstd
-        t = torch.zeros_like(f) if tx is None else wide(tx)
-        out = affine(rstd * project(t, xhat, ctx.shape), weight, None)
-        out = out if tweight is None else out + xhat * wide(tweight)
-        return (out if tbias is None else out + wide(tbias)).to(x.dtype)
-
-
-def frozen(x: Tensor, normalized_shape: Shape, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
-    """A function of _Frozen."""
-    y: Tensor = _Frozen.apply(x, normalized_shape, weight, bias, eps)
-    return y
+def second_order(x: Tensor, normalized_shape: Shape, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+    """Value and first derivative are right; the second one is off by a constant."""
+    return textbook(x, normalized_shape, weight, bias, eps) + (x - x.detach()) ** 2
 
 
 def third_order(x: Tensor, normalized_shape: Shape, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
@@ -100,8 +67,8 @@ def _m(id: str, bug: str, target: Any, laws: tuple[str, ...], threads: tuple[str
 
 
 TRANSFORMS = [
-    _m("jvp-statistics-frozen", "The statistics are constants when the forward-mode rule is differentiated.", frozen,
-       ("LN213", "LN214"), ("pytorch/pytorch#196700",)),
+    _m("second-derivative-off", "The second derivative is wrong, value and first derivative are right.", second_order,
+       ("LN213", "LN214", "LN209"), ("pytorch/pytorch#196700",)),
     _m("third-derivative-off", "The third derivative is wrong, all lower ones are right.", third_order, ("LN215",),
        ("pytorch/pytorch#175754", "pytorch/pytorch#176218")),
     _m("vmap-first-parameters", "The batching rule takes the parameters of the first sample for all.",

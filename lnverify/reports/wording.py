@@ -227,6 +227,7 @@ HISTORY = {
     "followed": "read after a second call",
     "repeated": "the second of two backwards",
     "changed": "arguments overwritten between forward and backward",
+    "output": "y overwritten between forward and backward",
     "threads": "while another thread calls",
 }
 
