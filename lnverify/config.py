@@ -3,6 +3,7 @@
 target = "mypkg.nn:FusedLayerNorm"      # or a list; with operation, dtypes and profile as on the command line
 [[expected]]
 law = "LN203"                           # an id, or a prefix
+target = "mypkg.nn:FusedLayerNorm"      # with several targets: which of them
 dtype = "bfloat16"                      # optional: any
 reason = "sums in bfloat16, see the issue"
 link = "https://..."                    # optional
@@ -24,18 +25,22 @@ from lnverify.profiles import profile as find_profile
 
 FILE = "lnverify.toml"
 KEYS = ("target", "operation", "dtypes", "profile", "expected")
-ENTRY = ("law", "dtype", "reason", "link", "case")
+ENTRY = ("law", "target", "dtype", "reason", "link", "case")
 
 
 @dataclass(frozen=True)
 class Expected:
-    """A finding that the project knows. case: the file of the stored finding, None where there is none."""
+    """A finding that the project knows. case: the file of the stored finding, None where there is none.
+
+    target: '' where the project has one only.
+    """
 
     law: str
     reason: str
     dtype: str = ""
     link: str = ""
     case: Path | None = None
+    target: str = ""
 
     @property
     def text(self) -> str:
@@ -87,11 +92,11 @@ def _config(path: Path, table: Mapping[str, Any]) -> Config:
     return Config(
         path, tuple(map(str, targets)), find_operation(str(table.get("operation", "layer_norm"))).name,
         tuple(canonical_dtype(str(d)) for d in dtypes) if dtypes else None,
-        find_profile(str(table.get("profile", "quick"))).name, tuple(_entry(path, entry) for entry in entries),
+        find_profile(str(table.get("profile", "quick"))).name, tuple(_entry(path, e, targets) for e in entries),
     )  # fmt: skip
 
 
-def _entry(path: Path, entry: Mapping[str, Any]) -> Expected:
+def _entry(path: Path, entry: Mapping[str, Any], targets: tuple[str, ...]) -> Expected:
     _known(path, entry, ENTRY, "an [[expected]] entry of ")
     for key in ("law", "reason"):
         if not str(entry.get(key, "")).strip():
@@ -99,8 +104,14 @@ def _entry(path: Path, entry: Mapping[str, Any]) -> Expected:
     case = path.parent / str(entry["case"]) if entry.get("case") else None
     if case is not None and not case.is_file():
         raise UsageError(f"{path.name!r}: there is no case {str(entry['case'])!r}: leave the key out, or restore it.")
+    target = str(entry.get("target", ""))
+    if target not in targets and (target or len(targets) > 1):
+        raise UsageError(
+            f"{path.name!r}: the [[expected]] entry for {entry['law']} has the target {target!r}: write one of"
+            f" {', '.join(map(repr, targets)) or 'the targets that the file names'}."
+        )
     dtype = canonical_dtype(str(entry["dtype"])) if entry.get("dtype") else ""
-    return Expected(str(entry["law"]).upper(), str(entry["reason"]), dtype, str(entry.get("link", "")), case)
+    return Expected(str(entry["law"]).upper(), str(entry["reason"]), dtype, str(entry.get("link", "")), case, target)
 
 
 def _known(path: Path, table: Mapping[str, Any], known: tuple[str, ...], what: str) -> None:

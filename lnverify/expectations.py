@@ -30,12 +30,11 @@ def apply(report: Report, config: Config, target: str, whole: bool) -> None:
 
     whole: every law and dtype of the config was examined to the end, on its devices.
     """
-    known = {f.id: entry for f in report.findings for entry in config.expected if matches(entry, f)}
+    entries = [entry for entry in config.expected if entry.target in ("", target)]
+    known = {f.id: entry for f in report.findings for entry in entries if matches(entry, f)}
     report.findings = [replace(f, expected=_reason(known[f.id]) if f.id in known else "") for f in report.findings]
     if whole:
-        report.stale = tuple(
-            sentence for entry in config.expected if (sentence := _stale(entry, report, target)) is not None
-        )
+        report.stale = tuple(sentence for entry in entries if (sentence := _stale(entry, report, target)) is not None)
 
 
 def _reason(entry: Expected) -> str:

@@ -77,14 +77,31 @@ def test_an_entry_without_a_case_is_stale_where_nothing_matches(project: Path) -
     assert "stale LN604 (old) matched no finding: take it out." in shown
 
 
+def test_an_entry_of_one_target_says_nothing_of_another(project: Path) -> None:
+    (project / "right.py").write_text(WRONG.format(eps="eps"))
+    head = 'target = ["./kernels.py:ln", "./right.py:ln"]\ndtypes = ["fp32"]\n[[expected]]\nreason = "r"\n'
+    (project / "lnverify.toml").write_text(head + 'law = "LN"\ntarget = "./kernels.py:ln"\n')
+    assert lnverify("check", *SELECTED).exit_code == 0
+    (project / "lnverify.toml").write_text(head + 'law = "LN101"\ntarget = "./right.py:ln"\n')
+    result = lnverify("check", *SELECTED)
+    assert result.exit_code == 1
+    assert "stale" in result.stdout.splitlines()[-1]
+    assert "violated" in result.stdout.splitlines()[0]
+    (project / "lnverify.toml").unlink()
+    both = lnverify("check", "./kernels.py:ln", "./right.py:ln", "--write-expected", *SELECTED)
+    assert (both.exit_code, both.stderr) == (
+        2, "lnverify: --write-expected writes the errors of one target, not of 2: name one.\n"
+    )  # fmt: skip
+
+
 def test_the_table_of_pyproject_is_read_too(project: Path) -> None:
     (project / "pyproject.toml").write_text(
         '[tool.lnverify]\ntarget = ["a:b", "c:d"]\nprofile = "ci"\n'
-        '[[tool.lnverify.expected]]\nlaw = "ln203"\ndtype = "bf16"\nreason = "sums"\n'
+        '[[tool.lnverify.expected]]\nlaw = "ln203"\ntarget = "c:d"\ndtype = "bf16"\nreason = "sums"\n'
     )
     loaded = config.load(project)
     assert (loaded.targets, loaded.profile) == (("a:b", "c:d"), "ci")
-    assert loaded.expected == (Expected("LN203", "sums", "bfloat16"),)
+    assert loaded.expected == (Expected("LN203", "sums", "bfloat16", target="c:d"),)
     assert loaded.expected[0].text == "LN203 bfloat16 (sums)"
     (project / "lnverify.toml").write_text('target = "own"\n')
     assert config.load(project).targets == ("own",)
@@ -100,6 +117,14 @@ def test_the_table_of_pyproject_is_read_too(project: Path) -> None:
         ("expected = 3", "expected is no list of tables: write [[expected]] above each."),
         ('[[expected]]\nlaw = "LN1"', "an [[expected]] entry has no reason: every one says which law, and why."),
         ('[[expected]]\nlaw = "LN1"\nreason = "r"\ncase = "no.json"', "there is no case 'no.json': leave the key out"),
+        (
+            'target = ["a:b", "c:d"]\n[[expected]]\nlaw = "LN1"\nreason = "r"',
+            "the [[expected]] entry for LN1 has the target '': write one of 'a:b', 'c:d'.",
+        ),
+        (
+            'target = "a:b"\n[[expected]]\nlaw = "LN1"\nreason = "r"\ntarget = "c:d"',
+            "the [[expected]] entry for LN1 has the target 'c:d': write one of 'a:b'.",
+        ),
         ('[[expected]]\nlow = "LN1"', "an [[expected]] entry of 'lnverify.toml' has the unknown key 'low'"),
     ],
 )

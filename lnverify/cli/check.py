@@ -122,6 +122,8 @@ def command(
         raise UsageError(f"{config.FILE} is there already: edit it, or move it away before --write-expected.")
     whole = not (dtypes or select or ignore or options["fail_fast"] or options["devices"])
     named, targets = targets, targets or project.targets or (DEFAULT_TARGET,)
+    if write_expected and len(targets) > 1:
+        raise UsageError(f"--write-expected writes the errors of one target, not of {len(targets)}: name one.")
     if not select_laws(select, ignore):
         raise UsageError("no law is left: --ignore leaves out every law that --select chooses.")
     _check_paths(json_path, junit_path)
