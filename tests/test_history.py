@@ -5,10 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from lnverify.adapters.calling import WITHIN
+from lnverify.adapters.two_threads import ROUNDS
 from lnverify.floats import FloatArray
 from lnverify.protocol import HISTORIES
-from lnverify.subject import resolve
-from tests.adapter_samples import arrays, ask, assert_right, np_forward, plain
+from lnverify.subject import declare, resolve
+from tests.adapter_samples import arrays, ask, assert_right, np_backward, np_forward, plain
 
 torch = pytest.importorskip("torch")
 
@@ -35,9 +37,73 @@ def test_numpy_subjects_know_the_histories_of_memory(history):
     assert_right(ask(resolve(np_forward), given, "y", history=history), given)
 
 
-def test_numpy_subjects_refuse_the_histories_of_autograd():
-    response = ask(resolve(np_forward), arrays(), "y", history="repeated")
-    assert response.refusal == "NotImplementedError: the history 'repeated' is not known to NumPy subjects"
+@pytest.mark.parametrize("history", WITHIN)
+def test_a_separate_backward_gets_what_it_is_given(history):
+    response = ask(resolve(np_forward), arrays(), "y", history=history)
+    assert response.refusal == (
+        f"TypeError: a separate backward gets what it is given: the history {history!r} does not apply to it"
+    )
+
+
+class Recorded:
+    """A NumPy layer norm with a backward; `calls` holds what each call got, `memory` where its x lay."""
+
+    def __init__(self):
+        self.calls, self.memory = [], []
+
+    def forward(self, x, weight, bias, eps):
+        self.memory.append(x.ctypes.data)
+        self.calls.append(("forward", np.array(x), np.array(weight)))
+        return np_forward(x, weight, bias, eps)
+
+    def backward(self, dy, x, weight, mean, rstd):
+        self.calls.append(("backward", np.array(x), np.array(weight)))
+        return np_backward(dy, x, weight, mean, rstd)
+
+    def subject(self):
+        def forward(x, weight, bias, eps):
+            return self.forward(x, weight, bias, eps)
+
+        def backward(dy, x, weight, mean, rstd):
+            return self.backward(dy, x, weight, mean, rstd)
+
+        return resolve(declare(framework="numpy", backward=backward, returns=("y", "mean", "rstd"))(forward))
+
+
+def test_what_a_numpy_subject_sees_of_each_history():
+    """Each with the calls in their order: another x before, after or in another thread; the same weight always."""
+    given = arrays()
+    x, weight = given["x"].values, given["weight"].values
+
+    def seen(history):
+        recorded = Recorded()
+        assert_right(ask(recorded.subject(), given, history=history), given)
+        assert all(np.array_equal(w, weight) for kind, _, w in recorded.calls if history != "overwritten")
+        return [(kind, np.array_equal(had, x)) for kind, had, _ in recorded.calls], recorded.memory
+
+    assert seen("")[0] == [("forward", True), ("backward", True)]
+    assert seen("followed")[0] == [("forward", True), ("forward", False), ("backward", True)]
+    assert seen("repeated")[0] == [("forward", True), ("backward", True), ("backward", True)]
+    calls, (first, second) = seen("overwritten")
+    assert calls == [("forward", False), ("forward", True), ("backward", True)]
+    assert first == second  # the same memory
+    calls = seen("threads")[0]
+    assert calls.count(("forward", True)) == ROUNDS + 1
+    assert calls.count(("forward", False)) == ROUNDS
+
+
+def test_a_torch_backward_is_called_again_where_it_is_repeated():
+    calls = []
+
+    @declare(backward=lambda dy, x, weight: calls.append(1) or (dy * weight, (dy * x).sum(0)))
+    def scaled(x, weight, eps):
+        return x * weight
+
+    given = {name: array for name, array in arrays().items() if name != "bias"}
+    for history, count in (("", 1), ("repeated", 2)):
+        calls.clear()
+        ask(resolve(scaled), given, "y", "dx", history=history)
+        assert len(calls) == count
 
 
 def test_the_arguments_hold_other_numbers_meanwhile_and_their_own_afterwards():

@@ -88,6 +88,15 @@ def saved_values(extra: tuple[Any, ...], named: Mapping[str, Any]) -> dict[str, 
     return values
 
 
+WITHIN = ("changed", "output")  # histories between forward and backward
+
+
+def refuse_within(history: str) -> None:
+    """Raises TypeError: a separate backward is given its arguments, what overwrites them is the caller's doing."""
+    if history in WITHIN:
+        raise TypeError(f"a separate backward gets what it is given: the history {history!r} does not apply to it")
+
+
 def named_gradients(returned: Any, arguments: tuple[str, ...], present: tuple[str, ...]) -> dict[str, Any]:
     """What a separate backward returned, by our names ('dx', 'dweight', ...); None is left out.
 

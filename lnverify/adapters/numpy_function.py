@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lnverify.adapters.calling import Attempt, attempt, named_gradients, saved_values, split
+from lnverify.adapters.calling import Attempt, attempt, named_gradients, refuse_within, saved_values, split
 from lnverify.adapters.layouts import Placed, place
 from lnverify.adapters.locate import companion, source_of
 from lnverify.adapters.signature import (
@@ -29,6 +29,7 @@ from lnverify.adapters.signature import (
     parameters,
     preset_eps,
 )
+from lnverify.adapters.two_threads import at_once
 from lnverify.floats import FORMATS, FloatArray
 from lnverify.operation import operation
 from lnverify.protocol import Request, Response
@@ -136,6 +137,31 @@ def to_array(value: Any, name: str, storage: str) -> FloatArray:
     return FloatArray(dtype, np.array(value, order="C", copy=True).view(FORMATS[dtype].bits))
 
 
+def _called(
+    request: Request,
+    held: dict[str, Held],
+    call: Callable[[dict[str, Any]], Any],
+    values: dict[str, Any],
+    returns: tuple[str, ...],
+) -> Any:
+    """What the function returns, with the history that the request asks for."""
+    refuse_within(request.history)
+    other = {**values, "x": _other(values["x"])}
+    if request.history == "overwritten":
+        with overwritten(held):
+            call(values)
+    if request.history == "threads":
+        return at_once(
+            lambda: call(values),
+            lambda: call(other),
+            lambda one, two: np.array_equal(split(one, returns)[0], split(two, returns)[0], equal_nan=True),
+        )
+    returned = call(values)
+    if request.history == "followed":
+        call(other)
+    return returned
+
+
 def _run(
     state: Attempt,
     request: Request,
@@ -161,14 +187,8 @@ def _run(
     values: dict[str, Any] = {name: h.array for name, h in held.items() if name != "dy"}
     values.update(eps=request.eps, normalized_shape=request.normalized_shape, dtype=storage)
     values["axis"] = axis(request.normalized_shape)
-    if request.history == "overwritten":
-        with overwritten(held):
-            signature.call(function, values)
-    elif request.history not in ("", "followed"):
-        raise NotImplementedError(f"the history {request.history!r} is not known to NumPy subjects")
-    y, extra, named = split(signature.call(function, values), returns)
-    if request.history == "followed":
-        signature.call(function, {**values, "x": _other(values["x"])})
+    returned = _called(request, held, lambda given: signature.call(function, given), values, returns)
+    y, extra, named = split(returned, returns)
     for name, value in {**named, "y": y}.items():
         if name in request.wanted:
             give(name, value)
@@ -181,7 +201,10 @@ def _run(
         rounded = own and storage not in NATIVE
         dy = state.arrays["dy"].values.astype(np.float32) if rounded else y if own else held["dy"].array
         before = np.array(dy, copy=True)
-        found = backward[1].call(backward[0], {**values, **saved_values(extra, named), "y": y, "dy": dy})
+        given = {**values, **saved_values(extra, named), "y": y, "dy": dy}
+        if request.history == "repeated":
+            backward[1].call(backward[0], given)
+        found = backward[1].call(backward[0], given)
         arguments = operation(request.operation).arguments
         present = tuple(name for name in arguments if name in request.arrays)
         for name, value in named_gradients(found, arguments, present).items():

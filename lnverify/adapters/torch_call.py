@@ -10,16 +10,15 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from typing import Any
 
-from lnverify.adapters.calling import Attempt, attempt, named_gradients, saved_values, split
+from lnverify.adapters.calling import Attempt, attempt, named_gradients, refuse_within, saved_values, split
 from lnverify.adapters.signature import Signature, axis
-from lnverify.adapters.torch_history import at_once, others, overwritten
+from lnverify.adapters.torch_history import others, overwritten, while_others_call
 from lnverify.adapters.torch_tensors import Held, hold, to_array
 from lnverify.adapters.torch_transforms import TRANSFORMS, transformed
 from lnverify.operation import operation
 from lnverify.protocol import Request, Response
 
 Tensors = Mapping[str, Any]
-NOTHING: dict[str, Any] = {}
 # Given the request and its tensors: the leaves to differentiate by, and the forward as a function of leaves.
 Bind = Callable[[Request, Tensors], tuple[dict[str, Any], Callable[[Tensors], Any]]]
 
@@ -124,10 +123,8 @@ class _Run:
             if history == "overwritten":
                 with overwritten(leaves):
                     call(leaves)
-            if history == "threads":
-                y, extra, named = at_once(leaves, call, self.first), (), NOTHING
-            else:
-                y, extra, named = split(call(leaves), self.returns)
+            returned = while_others_call(leaves, call, self.first) if history == "threads" else call(leaves)
+            y, extra, named = split(returned, self.returns)
             if history == "followed":
                 call(others(leaves))
         # Before the backward, which might write into what the forward returned.
@@ -237,12 +234,16 @@ class _Run:
         signature: Signature,
     ) -> None:
         """Forward, then a backward function of the subject's own."""
+        refuse_within(self.request.history)
         y, extra, named = self.forward(leaves, call)
         asked = [f"d{n}" for n in self.arguments if n in self.request.requires_grad]
         if set(asked) & set(self.request.wanted):
             self.state.phase = "backward"
             values = {**scalars(self.request), **leaves, **saved_values(extra, named), "y": y}
-            returned = signature.call(function, {**values, "dy": self.cotangent(y)})
+            values["dy"] = self.cotangent(y)
+            if self.request.history == "repeated":
+                signature.call(function, values)
+            returned = signature.call(function, values)
             everything = operation(self.request.operation).arguments
             for name, grad in named_gradients(returned, everything, self.arguments).items():
                 if name in asked and name in self.request.wanted:

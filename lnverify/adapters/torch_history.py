@@ -7,13 +7,12 @@ memory and of the shape of those asked for.
 from __future__ import annotations
 
 import contextlib
-import sys
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from lnverify.adapters.two_threads import at_once
+
 Tensors = Mapping[str, Any]
-ROUNDS = 8  # calls of each of two threads
 
 
 def _other(tensor: Any) -> Any:
@@ -45,43 +44,17 @@ def others(leaves: Tensors) -> dict[str, Any]:
     return {**leaves, "x": _other(x).requires_grad_(x.requires_grad)}
 
 
-def at_once(leaves: Tensors, call: Callable[[Tensors], Any], first: Callable[[Any], Any]) -> Any:
-    """y of a call that runs in one thread while another thread calls on other numbers, eight times each.
-
-    The y that differs in bits from the first, where there is one: one wrong result among many is to be judged.
-    first: takes what the subject returned apart. Raises what the subject raises in either thread.
-    """
+def while_others_call(leaves: Tensors, call: Callable[[Tensors], Any], first: Callable[[Any], Any]) -> Any:
+    """What the subject returns while another thread calls it on other numbers. first: takes y out of it."""
     import torch
 
-    results: list[Any] = []
-    problems: list[BaseException] = []
-    start = threading.Barrier(2)
+    def without_gradients(given: Tensors) -> Any:
+        with torch.no_grad():  # grad modes belong to a thread
+            return call(given)
 
-    def repeat(given: Tensors, keep: bool) -> None:
-        try:
-            start.wait(10)
-            with torch.no_grad():
-                for _ in range(ROUNDS):
-                    y = first(call(given))
-                    if keep:
-                        results.append(y)
-        except BaseException as error:  # handed on to the thread that asks
-            problems.append(error)
-
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        threads = [
-            threading.Thread(target=repeat, args=(dict(leaves), True), daemon=True),
-            threading.Thread(target=repeat, args=(others(leaves), False), daemon=True),
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    finally:
-        sys.setswitchinterval(interval)
-    if problems:
-        raise problems[0]
-    odd = (y for y in results if not torch.equal(y.nan_to_num(), results[0].nan_to_num()))
-    return next(odd, results[0])
+    other = others(leaves)
+    return at_once(
+        lambda: without_gradients(leaves),
+        lambda: without_gradients(other),
+        lambda one, two: torch.equal(first(one).nan_to_num(), first(two).nan_to_num()),
+    )
