@@ -257,6 +257,54 @@ def own_parameters(f: Any) -> Any:
     return torch.func.vmap(lambda x, w: f(x, SHAPE, w, None, 1e-5))(x, weights)
 
 
+def weights_alone(f: Any) -> Any:
+    """Y of one x with several weights."""
+    x, w, _ = inputs(grad=False)
+    return torch.func.vmap(lambda w: f(x, SHAPE, w, None, 1e-5))(torch.stack([w, w * 2, w * 3]))
+
+
+def batch_last(f: Any) -> Any:
+    """Y where the batch is the last dimension of x."""
+    x = normal(6, 6, 6, grad=False)
+    return torch.func.vmap(lambda x: f(x, SHAPE, None, None, 1e-5), in_dims=2)(x)
+
+
+def weight_tangent(f: Any) -> Any:
+    """The derivative along the weight alone."""
+    x, w, b = inputs(grad=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return torch.func.jvp(lambda w: f(x, SHAPE, w, b, 1e-5), (w,), (normal(6, seed=8, grad=False),))[1]
+
+
+def later_start(f: Any) -> Any:
+    """Y and dx of slices that start at element 2."""
+    x, dy = normal(30, grad=False)[2:26].view(4, 6).requires_grad_(), normal(30, seed=3, grad=False)[2:26].view(4, 6)
+    y = f(x, SHAPE, None, None, 1e-5)
+    return [y, *torch.autograd.grad(y, x, dy)]
+
+
+def bias_afterwards(f: Any) -> Any:
+    """The bias after y was changed, without gradients and with N = 1."""
+    b = normal(1, grad=False)
+    with torch.no_grad():
+        f(normal(1, 1, grad=False), (1,), None, b, 1e-5).add_(1)
+    return b
+
+
+def output_changed(f: Any) -> Any:
+    """dx where y is changed before the backward; that of the forward's y where the backward raises."""
+    x, w, b = inputs()
+    dy = normal(4, 6, seed=3, grad=False)
+    right = torch.autograd.grad(parts.textbook(x, SHAPE, w, b, 1e-5), x, dy)
+    y = f(x, SHAPE, w, b, 1e-5)
+    y.detach().mul_(2)
+    try:
+        return torch.autograd.grad(y, x, dy)
+    except RuntimeError:
+        return right
+
+
 def longer_weight(f: Any) -> Any:
     """1 where a weight that is too long is refused."""
     try:
@@ -308,6 +356,13 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "double-backward-constants": lambda f: second_order(f, "x"),
     "double-backward-bias-lost": lambda f: second_order(f, "dy", weight=False),
     "double-backward-weight-lost": lambda f: second_order(f, "x"),
+    "jvp-wants-x": weight_tangent,
+    "vmap-parameters-alone": weights_alone,
+    "vmap-other-dimension": batch_last,
+    "start-rounded-down": later_start,
+    "dy-start-rounded-down": later_start,
+    "bias-for-one-element": bias_afterwards,
+    "y-kept-as-attribute": output_changed,
     "jvp-without-mean": tangent,
     "jvp-without-parameters": tangent,
 }
@@ -353,7 +408,7 @@ CLASSES: dict[str, Callable[[Any], Any]] = {
 # What a written autograd function cannot do: forward mode, vmap, a third derivative.
 COMPOSED = (
     "jvp-without-mean", "jvp-without-parameters", "second-derivative-off", "vmap-first-parameters",
-    "third-derivative-off",
+    "third-derivative-off", "jvp-wants-x", "vmap-parameters-alone", "vmap-other-dimension",
 )  # fmt: skip
 
 

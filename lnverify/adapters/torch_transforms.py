@@ -110,12 +110,11 @@ def _vmap(run: Any, leaves: Tensors, call: Call) -> None:
     def column(t: Any) -> Any:
         return scale.to(t.dtype).reshape(-1, *[1] * (t.dim() - 1))
 
-    values = (x, *batched.values())
-    # For an odd number of samples the batch of x is its last dimension: a rule may know the first one only.
-    last = x.shape[0] % 2 == 1
-    dims = (x.dim() - 1 if last else 0, *(0 for _ in batched))
-    values = (x.movedim(0, -1), *batched.values()) if last else values
-    y = torch.func.vmap(one, in_dims=dims)(*values)
+    first = (x, *batched.values()), (0, *(0 for _ in batched))
+    # With the batch of x in its last dimension: a rule may know the first one only.
+    last = (x.movedim(0, -1), *batched.values()), (x.dim() - 1, *(0 for _ in batched))
+    for_y, for_gradients = (first, last) if x.shape[0] % 2 else (last, first)
+    y = torch.func.vmap(one, in_dims=for_y[1])(*for_y[0])
     run.give("y", y / column(y))
     wanted = [name for name in names if f"d{name}" in run.request.wanted]
     if not wanted:
@@ -125,7 +124,7 @@ def _vmap(run: Any, leaves: Tensors, call: Call) -> None:
         return torch.func.vjp(one, *values)[1](dy)
 
     dy = run.fresh("dy")
-    grads = torch.func.vmap(pulled, in_dims=(0, *dims))(dy / column(dy), *values)
+    grads = torch.func.vmap(pulled, in_dims=(0, *for_gradients[1]))(dy / column(dy), *for_gradients[0])
     for name, grad in zip(names, grads, strict=True):
         if name in wanted:
             given = grad if name == "x" else (grad * column(grad)).sum(0)

@@ -5,6 +5,7 @@ Each entry names what it exchanges in the textbook pipeline of parts.py.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -91,10 +92,15 @@ def padded(multiple: int, counted: bool = False) -> Statistics:
     return run
 
 
-def blocks(size: int, weighted: bool) -> Statistics:
-    """Block statistics merged wrongly: means of uneven blocks averaged, or Chan's delta term left out."""
+def blocks(size: int, weighted: bool, only: Callable[[int], bool] = lambda n: True) -> Statistics:
+    """Block statistics merged wrongly: means of uneven blocks averaged, or Chan's delta term left out.
+
+    only: the N at which this path is taken.
+    """
 
     def run(p: Problem) -> tuple[Array, Array]:
+        if not only(p.n):
+            return two_pass()(p)
         parts = [p.x[:, start : start + size] for start in range(0, p.n, size)]
         means = np.stack([pairwise(part) / p.real(part.shape[1]) for part in parts] or [p.x[:, :1]])
         if not weighted:
@@ -142,6 +148,16 @@ def mean_half(p: Problem) -> tuple[Array, Array]:
     mean = total.astype(p.real) / p.count
     deviation = p.x - mean
     return mean, pairwise(deviation * deviation) / p.count
+
+
+def low_squares(block: int) -> Statistics:
+    """The sums of squares of blocks of columns are rounded to the 16-bit storage dtype; the mean is exact."""
+
+    def run(p: Problem) -> tuple[Array, Array]:
+        mean = pairwise(p.x) / p.count
+        return mean, low_partials(p.dtype, block)((p.x - mean) ** 2) / p.count
+
+    return run
 
 
 def low_partials(dtype: str, block: int) -> Sum:
@@ -212,12 +228,17 @@ MUTANTS = [
     Mutant("chan-without-delta",
            "Variances of blocks of 64 are merged without the difference of their means.", (),
            forward(blocks(64, weighted=True)), B, trigger=Sample(shape=(129,))),
+    Mutant("chan-without-delta-odd-blocks",
+           "An odd number of blocks of 128, from 3 on, is merged without the difference of their means.", (),
+           forward(blocks(128, True, lambda n: n % 256 == 128 and n > 128)), B, trigger=Sample(shape=(384,))),
     Mutant("welford-stale-mean", "Welford's update uses the old mean in both factors.", (),
            forward(stale_welford), B, hidden=False, trigger=Sample(shape=(17,)), laws=("LN1", "LN4")),
     Mutant("absolute-deviation", "Mean absolute deviation in place of the standard deviation.", (),
            forward(absolute_deviation), B, hidden=False, trigger=Sample(), laws=("LN1", "LN4")),
     Mutant("centred-rounded", "The variance is that of deviations rounded to 16 bits.", (),
            forward(centred_low), B, dtypes=SIXTEEN, trigger=_pad(n=17, dtype="bfloat16")),
+    Mutant("squares-kept-low", "Sums of squares of 256 columns are kept in the 16-bit storage dtype.", (),
+           forward(low_squares(256)), B, dtypes=SIXTEEN, hidden=False, trigger=Sample(shape=(2048,))),
     Mutant("squares-float16", "Squares are summed in float16: they overflow and the row becomes the bias.",
            HALF_SQUARES, forward(squares_half), B, dtypes=("float16",),
            trigger=Sample(scale=20.0, shape=(2048,), dtype="float16")),

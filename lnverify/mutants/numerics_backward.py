@@ -80,6 +80,19 @@ def rows_beyond(most: int) -> Gradient:
     return run
 
 
+def dy_selector(p: Problem, g: Array, xhat: Array, rstd: Array) -> Array:
+    """The means of dx gathered by a product with a 0/1 matrix, 16 rows at a time: 0 * NaN reaches other rows."""
+
+    def gather(values: Array) -> Array:
+        tiles = np.zeros((-(-p.rows // 16), 16, 1), dtype=p.real)
+        tiles.reshape(-1, 1)[: p.rows] = values
+        return (np.eye(16, dtype=p.real) @ tiles).reshape(-1, 1)[: p.rows]
+
+    c1, c2 = gather(pairwise(g) / p.count), gather(pairwise(g * xhat) / p.count)
+    dx: Array = rstd * (g - c1 - xhat * c2)
+    return dx
+
+
 def shifted_weight(p: Problem, dy: Array) -> Array:
     """A weight stored as an offset from 1: the backward was not told to add the 1."""
     return scaled(p if p.weight is None else replace(p, weight=p.weight - p.real(1)), dy)
@@ -184,6 +197,11 @@ MUTANTS = [
           ("pytorch/pytorch#139923",), OFFSET, ("dx", "dweight"), forward=save_rounded("bfloat16"),
           hidden=False,
           dtypes=("float64", "float32", "float16")),
+    entry("rstd-rounded-in-backward", "The backward reads rstd in the 16-bit storage dtype, the mean in float32.",
+          ("pytorch/pytorch#139923",), Sample(), ("dx", "dweight"), dtypes=SIXTEEN, hidden=False,
+          saved_as=lambda p, mean, rstd: (mean, p.low(rstd))),
+    entry("nan-in-dy-leaks", "The means of dx by a product with a 0/1 matrix: a NaN in dy reaches other rows.",
+          ("tinygrad/tinygrad#147",), Sample(dy="nan"), gradient=dy_selector, laws=("LN2", "LN6", "LN5")),
     entry("saved-mean-lost", "The saved mean is read as 0.", ("tenstorrent/tt-metal#48606",),
           Sample(mean=1.0),
           ("dx", "dweight"), saved_as=lambda p, mean, rstd: (np.zeros_like(mean), rstd), hidden=False),

@@ -72,6 +72,23 @@ def low_partials(block: int) -> Columns:
     return lambda p, dy, xhat: (total(p, dy * xhat), total(p, dy))
 
 
+def without_last(dbias_only: bool, lost: Callable[[int], bool]) -> Columns:
+    """The last row is lost from the sums (from dbias alone) at certain numbers of rows."""
+
+    def run(p: Problem, dy: Array, xhat: Array) -> tuple[Array, Array]:
+        most = p.rows - 1 if lost(p.rows) else p.rows
+        dweight, dbias = column_sums(p, dy[:most], xhat[:most])
+        return down(dy * xhat) if dbias_only else dweight, dbias
+
+    return run
+
+
+def stored_low(p: Problem, dy: Array, xhat: Array) -> tuple[Array, Array]:
+    """dweight is rounded to the dtype of x, whatever that of the weight is."""
+    dweight, dbias = column_sums(p, dy, xhat)
+    return p.low(dweight), dbias
+
+
 def skipped_columns(width: int) -> Columns:
     """Columns past the block get no gradient."""
 
@@ -177,6 +194,15 @@ MUTANTS = [
           Sample(batch=(600,), shape=(4,)), SUMS, columns=low_serial(""), hidden=False, dtypes=SIXTEEN),
     entry("sums-bfloat16-partials", "Partial parameter gradients of 32 rows are kept in bfloat16.", (),
           Sample(batch=(100,)), SUMS, columns=low_partials(32), hidden=False),
+    entry("sums-bfloat16-partials-128", "Partial parameter gradients of 128 rows are kept in bfloat16.", (),
+          Sample(batch=(300,)), SUMS, columns=low_partials(128), hidden=False, dtypes=("bfloat16",)),
+    entry("dweight-in-dtype-of-x", "dweight is rounded to the 16-bit dtype of x, though the weight is float32.", (),
+          Sample(), ("dweight",), columns=stored_low, hidden=False, dtypes=SIXTEEN),
+    entry("odd-rows-last-lost", "Of 5 to 17 rows, an odd last one is missing from the parameter gradients.", (),
+          Sample(batch=(7,)), SUMS, columns=without_last(False, lambda rows: 5 <= rows <= 17 and rows % 2 == 1)),
+    entry("dbias-row-lost-65535", "Past 65535 rows, the last one is missing from dbias.", ("NVIDIA/apex#411",),
+          Sample(batch=(65537,), shape=(2,), dy="last-row"), ("dbias",),
+          columns=without_last(True, lambda rows: rows > 65535)),
     entry("flat-parameter-gradient", "Beyond 64 rows parameter gradients come back flat, whatever the shape.",
           ("pytorch/pytorch#192016", "pytorch/pytorch#193016", "intel/torch-xpu-ops#5235"),
           Sample(batch=(100,), shape=(3, 4)), SUMS, returning(flat), laws=("LN2", "LN6")),

@@ -111,6 +111,19 @@ def tiled(tile: int, variance_too: bool) -> Statistics:
     return run
 
 
+def shared_scale(p: Problem) -> tuple[Array, Array]:
+    """Tiles of 8 rows with a huge element are scaled as one: the deviations of their other rows fall to zero."""
+    mean, variance = two_pass()(p)
+    for start in range(0, p.rows, 8):
+        tile = slice(start, start + 8)
+        largest = np.abs(p.x[tile]).max(initial=0)
+        if largest > 1e4:
+            scale = p.real(2.0**-12) * largest
+            deviation = np.trunc((p.x[tile] - mean[tile]) / scale) * scale
+            variance[tile] = pairwise(deviation * deviation) / p.count
+    return mean, variance
+
+
 def selector(p: Problem) -> tuple[Array, Array]:
     """Statistics gathered by a product with a 0/1 matrix, 16 rows at a time: 0 * NaN reaches other rows."""
 
@@ -285,6 +298,9 @@ MUTANTS = [
            "Statistics by a product with a 0/1 matrix: a NaN in a row reaches the others.",
            ("tinygrad/tinygrad#147",), forward(selector), B, trigger=Sample(kind="nan"), laws=("LN3", "LN5",
            "LN1")),
+    Mutant("scale-of-the-tile", "A row with a huge element sets the scale of the 8 rows of its tile.", (),
+           forward(shared_scale), B, trigger=Sample(kind="outlier", batch=(8,), scale=100.0),
+           laws=("LN1", "LN3", "LN6")),
     _y("affine-modulo-last-dim", "Parameters are indexed modulo the last dimension.", Z19, IMAGE,
        apply=with_parameters(by_last_dim)),
     _y("affine-column-major", "Parameters of a multi-dimensional shape are read in column-major order.", (),

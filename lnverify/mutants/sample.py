@@ -19,7 +19,8 @@ class Sample:
     batch: batch shape; shape: normalized shape; affine: 'both', 'weight', 'bias' or 'none'. kind: 'normal';
     'constant': every element is the mean; 'nan': row 1 holds a NaN; 'outlier': the first element of each row
     is 1000 scale higher. weight: 'normal', 'zero' (element 3 is 0), 'ones'. dy: 'normal'; 'last-row': nonzero
-    in the last row only, where no other row can mask a lost one. dtype: '' stands for the mutant's first.
+    in the last row only, where no other row can mask a lost one; 'nan': row 1 holds a NaN. dtype: '' stands
+    for the mutant's first.
     """
 
     batch: tuple[int, ...] = (3,)
@@ -52,6 +53,8 @@ class Sample:
         dy = 1.0 + rng.standard_normal((rows, n))
         if self.dy == "last-row":
             dy[:-1] = 0.0
+        if self.dy == "nan":
+            dy[1, 0] = np.nan
         whole = (*self.batch, *self.shape)
         out = {"x": x.reshape(whole), "dy": dy.reshape(whole)}
         if self.affine in ("both", "weight"):

@@ -15,10 +15,11 @@ from lnverify.mutants import GRADIENTS, SIXTEEN, Mutant
 from lnverify.mutants.torch_memory import MEMORY
 from lnverify.mutants.torch_modules import MODULES
 from lnverify.mutants.torch_parts import (
+    Composed,
     Function,
     Shape,
     affine,
-    cast,
+    applied,
     gradients,
     hand_written,
     output_promoted,
@@ -169,27 +170,16 @@ def inference_path(
     return affine((f - mean) * torch.rsqrt(variance + eps), weight, bias).to(x.dtype)
 
 
-class _Tangent(torch.autograd.Function):
-    """Right but for its forward-mode rule, which lacks the mean of the tangent or the parameters."""
+class _Tangent(Composed):
+    """Right but for its forward-mode rule; the extra argument says what that lacks.
 
-    @staticmethod
-    def forward(
-        x: Tensor, shape: Shape, weight: Tensor | None, bias: Tensor | None, eps: float, parameters: bool
-    ) -> Tensor:
-        return textbook(x, shape, weight, bias, eps)
+    'mean': of the tangent of x. 'parameters': their tangents. 'x': the rule expects that x has one.
+    """
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        x, ctx.shape, weight, bias, ctx.eps, ctx.parameters = inputs
-        ctx.save_for_backward(x, weight, bias)
-        ctx.save_for_forward(x, weight, bias)
-
-    @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Any, ...]:
-        x, weight, bias = ctx.saved_tensors
-        mean, rstd = statistics(wide(x), ctx.shape, ctx.eps)
-        dx, dweight, dbias = gradients(dy, x, ctx.shape, weight, mean, rstd)
-        return cast(dx, x), None, cast(dweight, weight), cast(dbias, bias), None, None
+        Composed.setup_context(ctx, inputs, output)
+        ctx.set_materialize_grads(False)  # an argument without a tangent is None
 
     @staticmethod
     def jvp(ctx: Any, tx: Any, _shape: Any, tweight: Any, tbias: Any, *_: Any) -> Tensor:
@@ -199,24 +189,12 @@ class _Tangent(torch.autograd.Function):
         xhat = (f - mean) * rstd
         t = torch.zeros_like(f) if tx is None else wide(tx)
         inner = (t * xhat).mean(tuple(range(-len(ctx.shape), 0)), keepdim=True)
-        # With `parameters` x is treated rightly and the parameters are forgotten; else the mean of t is.
-        out = affine(rstd * (project(t, xhat, ctx.shape) if ctx.parameters else t - xhat * inner), weight, None)
-        if not ctx.parameters:
+        (lost,) = ctx.extra
+        out = affine(rstd * (t - xhat * inner if lost == "mean" else project(t, xhat, ctx.shape)), weight, None)
+        if lost != "parameters" and not (lost == "x" and tx is None):
             out = out if tweight is None else out + xhat * wide(tweight)
             out = out if tbias is None else out + wide(tbias)
         return out.to(x.dtype)
-
-
-def with_tangent(parameters: bool) -> Function:
-    """A function of _Tangent: `parameters` says which of its two faults."""
-
-    def layer_norm(
-        x: Tensor, normalized_shape: Shape, weight: Tensor | None, bias: Tensor | None, eps: float
-    ) -> Tensor:
-        y: Tensor = _Tangent.apply(x, normalized_shape, weight, bias, eps, parameters)
-        return y
-
-    return layer_norm
 
 
 def _f(id: str, bug: str, target: Any, affected: tuple[str, ...], laws: tuple[str, ...],
@@ -276,11 +254,13 @@ MUTANTS = [
        ("pytorch/pytorch#79705",)),
     _f("double-backward-weight-lost", "The second derivative through dweight is lost.",
        hand_written(weight_lost_in_second_order, recompute=True), ("d2x", "d2dy"), ("LN2",), CONSTANT),
-    _f("jvp-without-mean", "The forward-mode rule lacks the mean of the tangent.", with_tangent(False),
+    _f("jvp-without-mean", "The forward-mode rule lacks the mean of the tangent.", applied(_Tangent, "mean"),
        ("ty",),
        ("LN2",), ("pytorch/pytorch#196700",)),
     _f("jvp-without-parameters", "The forward-mode rule ignores the tangents of the parameters.",
-       with_tangent(True), ("ty",), ("LN2",), ("pytorch/pytorch#196700",)),
+       applied(_Tangent, "parameters"), ("ty",), ("LN2",), ("pytorch/pytorch#196700",)),
+    _f("jvp-wants-x", "Tangents of the parameters are lost where x has none.", applied(_Tangent, "x"), ("ty",),
+       ("LN2",)),
     *MEMORY,
     *SHAPES,
     *TRANSFORMS,

@@ -9,7 +9,19 @@ import torch
 from torch import Tensor
 
 from lnverify.mutants import Mutant
-from lnverify.mutants.torch_parts import Function, Shape, affine, cast, dims, gradients, statistics, textbook, wide
+from lnverify.mutants.torch_parts import (
+    Function,
+    Shape,
+    affine,
+    applied,
+    cast,
+    dims,
+    gradients,
+    hand_written,
+    statistics,
+    textbook,
+    wide,
+)
 
 STRIDES = ("microsoft/DirectML#588", "NVIDIA/TransformerEngine#1017", "ELS-RD/kernl#193")
 STATE = ("karpathy/llm.c#408", "apache/mxnet#18499")
@@ -44,6 +56,24 @@ def stride_assumed(
     """Rows lie N apart; the step within a row is read."""
     if x.dim() == 2 and len(normalized_shape) == 1:
         x = _read(x, x.shape[-1] * x.stride(-1), x.stride(-1))
+    return textbook(x, normalized_shape, weight, bias, eps)
+
+
+def vector_start(t: Tensor) -> Tensor:
+    """A slice that does not start at a multiple of four elements is read from the one before it."""
+    odd = t.storage_offset() % 4
+    if not odd or not t.is_contiguous() or not t.numel():
+        return t
+    return t.detach().as_strided(t.shape, t.stride(), t.storage_offset() - odd)
+
+
+def bias_for_one_element(
+    x: Tensor, normalized_shape: Shape, weight: Tensor | None, bias: Tensor | None, eps: float
+) -> Tensor:
+    """Without gradients, rows of one element are the bias: its memory is returned."""
+    one = x.numel() and set(normalized_shape) == {1} and bias is not None and bias.dtype == x.dtype
+    if one and bias is not None and not torch.is_grad_enabled():
+        return bias.expand(x.shape)
     return textbook(x, normalized_shape, weight, bias, eps)
 
 
@@ -113,18 +143,6 @@ class _Memory(torch.autograd.Function):
         return cast(dx, x), None, cast(dweight, weight), cast(dbias, bias), None, None
 
 
-def remembering(fault: str) -> Function:
-    """A function of _Memory."""
-
-    def layer_norm(
-        x: Tensor, normalized_shape: Shape, weight: Tensor | None, bias: Tensor | None, eps: float
-    ) -> Tensor:
-        y: Tensor = _Memory.apply(x, normalized_shape, weight, bias, eps, fault)
-        return y
-
-    return layer_norm
-
-
 class _Alias(torch.autograd.Function):
     """What the backward needs is kept as attributes, which autograd does not watch."""
 
@@ -141,12 +159,25 @@ class _Alias(torch.autograd.Function):
         return cast(dx, x), None, cast(dweight, weight), cast(dbias, bias), None
 
 
-def kept_as_attributes(
-    x: Tensor, normalized_shape: Shape, weight: Tensor | None, bias: Tensor | None, eps: float
-) -> Tensor:
-    """A function of _Alias."""
-    y: Tensor = _Alias.apply(x, normalized_shape, weight, bias, eps)
-    return y
+class _FromOutput(torch.autograd.Function):
+    """xhat is rebuilt from y, which is kept as an attribute: a y that is changed in place goes unnoticed."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, shape: Shape, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+        y = textbook(x, shape, weight, bias, eps)
+        ctx.save_for_backward(x, weight, bias)
+        ctx.y, ctx.shape, ctx.eps = y.detach(), shape, eps
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Any, ...]:
+        x, weight, bias = ctx.saved_tensors
+        mean, rstd = statistics(wide(x), ctx.shape, ctx.eps)
+        xhat = wide(ctx.y) if bias is None else wide(ctx.y) - wide(bias)
+        if weight is not None:
+            xhat = torch.where(weight == 0, (wide(x) - mean) * rstd, xhat / wide(weight))
+        dx, dweight, dbias = gradients(dy, xhat / rstd + mean, ctx.shape, weight, mean, rstd)
+        return cast(dx, x), None, cast(dweight, weight), cast(dbias, bias), None
 
 
 def shared_scratch() -> Function:
@@ -159,7 +190,7 @@ def shared_scratch() -> Function:
         f = wide(x)
         key = (x.shape, x.dtype)
         scratch[key] = f.mean(dims(normalized_shape), keepdim=True)
-        time.sleep(1e-4)  # a kernel runs, and the interpreter lock is free
+        time.sleep(1e-3)  # a kernel runs, and the interpreter lock is free
         centred = f - scratch[key]
         variance = centred.square().mean(dims(normalized_shape), keepdim=True)
         return affine(centred * torch.rsqrt(variance + eps), weight, bias).to(x.dtype)
@@ -192,6 +223,12 @@ MEMORY = [
     _m("row-stride-guessed", "One row stride serves the whole batch: right for matrices.", stride_guessed, ("y",),
        ("LN607",), STRIDES),
     _m("row-stride-assumed", "Rows are taken to lie N apart.", stride_assumed, ("y",), ("LN607",), STRIDES),
+    _m("start-rounded-down", "x is read from a multiple of four elements: slices that start elsewhere are shifted.",
+       hand_written(read_x=vector_start), ("y",), ("LN607", "LN6"), STRIDES),
+    _m("dy-start-rounded-down", "dy is read from a multiple of four elements.", hand_written(read_dy=vector_start),
+       ("dx",), ("LN607", "LN6"), STRIDES),
+    _m("bias-for-one-element", "Without gradients and with N = 1, y is a view of the bias.", bias_for_one_element,
+       ("y",), ("LN7",)),
     _m("no-grad-in-place", "Without gradients, x is centred where it lies.", in_place_without_grad, ("y",), ("LN7",),
        ("GeeeekExplorer/nano-vllm#170",), dtypes=("float64", "float32")),
     _m("weight-by-identity", "Without gradients, the weight is kept by the identity of its tensor.",
@@ -199,11 +236,13 @@ MEMORY = [
     _m("one-output-buffer", "Without gradients, every y of a shape is the same tensor.", one_output_buffer, ("y",),
        ("LN7",), fresh=True),
     _m("statistics-of-last-forward", "The backward uses the statistics of the latest forward.",
-       remembering("shared"), ("dx", "dweight"), ("LN7",), STATE),
+       applied(_Memory, "shared"), ("dx", "dweight"), ("LN7",), STATE),
     _m("second-backward-accumulates", "A second backward adds to the dweight of the first.",
-       remembering("accumulates"), ("dweight",), ("LN711",), STATE),
+       applied(_Memory, "accumulates"), ("dweight",), ("LN711",), STATE),
     _m("kept-as-attributes", "x is kept for the backward where autograd cannot see that it is changed.",
-       kept_as_attributes, ("dx", "dweight"), ("LN712",)),
+       applied(_Alias), ("dx", "dweight"), ("LN712",)),
+    _m("y-kept-as-attribute", "y is kept for the backward where autograd cannot see that it is changed.",
+       applied(_FromOutput), ("dx", "dweight"), ("LN712",), dtypes=("float64", "float32")),
     _m("shared-scratch", "Scratch is shared by calls in two threads.", shared_scratch, ("y",), ("LN713",), fresh=True),
     _m("wrong-at-times", "One call in 31 loses the first row.", wrong_at_times, ("y",), ("LN1", "LN7", "LN3", "LN6"),
        ("vllm-project/vllm#44692",), fresh=True),

@@ -74,6 +74,45 @@ def gradients(
     return dx, (d * xhat).sum(rows), d.sum(rows)
 
 
+def applied(function: Any, *extra: Any) -> Function:
+    """A layer norm of a torch.autograd.Function that takes (x, shape, weight, bias, eps, *extra)."""
+
+    def layer_norm(
+        x: Tensor, normalized_shape: Shape, weight: Tensor | None, bias: Tensor | None, eps: float
+    ) -> Tensor:
+        y: Tensor = function.apply(x, normalized_shape, weight, bias, eps, *extra)
+        return y
+
+    return layer_norm
+
+
+class Composed(torch.autograd.Function):
+    """The textbook with a written backward, right to first order: what forward mode and vmap rules are added to.
+
+    extra: more arguments of a subclass; they get no gradient.
+    """
+
+    @staticmethod
+    def forward(x: Tensor, shape: Shape, weight: Tensor | None, bias: Tensor | None, eps: float, *extra: Any) -> Tensor:
+        """y."""
+        return textbook(x, shape, weight, bias, eps)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        """Keep what both modes need."""
+        x, ctx.shape, weight, bias, ctx.eps, *ctx.extra = inputs
+        ctx.save_for_backward(x, weight, bias)
+        ctx.save_for_forward(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Any, ...]:
+        """The gradients, right to first order."""
+        x, weight, bias = ctx.saved_tensors
+        mean, rstd = statistics(wide(x), ctx.shape, ctx.eps)
+        dx, dweight, dbias = gradients(dy, x, ctx.shape, weight, mean, rstd)
+        return cast(dx, x), None, cast(dweight, weight), cast(dbias, bias), None, *(None for _ in ctx.extra)
+
+
 Spoil = Callable[[Any, Tensor, Tensor, Tensor, Tensor], tuple[Tensor | None, Tensor | None, Tensor | None]]
 Read = Callable[[Tensor], Tensor]
 
@@ -128,13 +167,7 @@ def hand_written(
                 out = spoil(ctx, dy, dx, dweight, dbias)
             return cast(out[0], x), None, cast(out[1], weight), cast(out[2], bias), None
 
-    def layer_norm(
-        x: Tensor, normalized_shape: Shape, weight: Tensor | None, bias: Tensor | None, eps: float
-    ) -> Tensor:
-        y: Tensor = HandWritten.apply(x, normalized_shape, weight, bias, eps)
-        return y
-
-    return layer_norm
+    return applied(HandWritten)
 
 
 class Module(nn.Module):

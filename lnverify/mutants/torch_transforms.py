@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lnverify.mutants import Mutant
-from lnverify.mutants.torch_parts import Shape, cast, gradients, statistics, textbook, wide
+from lnverify.mutants.torch_parts import Composed, Shape, applied, textbook
 
 
 def second_order(x: Tensor, normalized_shape: Shape, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
@@ -21,44 +21,34 @@ def third_order(x: Tensor, normalized_shape: Shape, weight: Tensor | None, bias:
     return textbook(x, normalized_shape, weight, bias, eps) + (x - x.detach()) ** 3
 
 
-class _Batched(torch.autograd.Function):
-    """Composed operations with a batching rule of their own, which forgets the batch of the parameters."""
+def _sample(t: Any, dim: int | None, number: int) -> Any:
+    """One sample of a batched tensor, or the tensor where it has no batch."""
+    return t if t is None or dim is None else t.select(dim, number)
 
-    @staticmethod
-    def forward(x: Tensor, shape: Shape, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
-        return textbook(x, shape, weight, bias, eps)
 
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        x, ctx.shape, weight, bias, ctx.eps = inputs
-        ctx.save_for_backward(x, weight, bias)
+class _Batched(Composed):
+    """A batching rule of its own; the extra argument says what it forgets.
 
-    @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Any, ...]:
-        x, weight, bias = ctx.saved_tensors
-        mean, rstd = statistics(wide(x), ctx.shape, ctx.eps)
-        dx, dweight, dbias = gradients(dy, x, ctx.shape, weight, mean, rstd)
-        return cast(dx, x), None, cast(dweight, weight), cast(dbias, bias), None
+    'parameters': that they have a batch. 'alone': that they may have one where x has none. 'dimension': that the batch
+    of x need not come first, whose memory is read as if it did.
+    """
 
     @staticmethod
     def vmap(
-        _info: Any, in_dims: tuple[Any, ...], x: Tensor, shape: Shape, weight: Any, bias: Any, eps: float
-    ) -> tuple[Tensor, int]:
-        moved = x if in_dims[0] is None else x.movedim(in_dims[0], 0)
-        weight, bias = (
-            t if t is None or dim is None else t.select(dim, 0)
-            for t, dim in zip((weight, bias), (in_dims[2], in_dims[3]), strict=True)
-        )
-        y: Tensor = _Batched.apply(moved, shape, weight, bias, eps)
-        return y, 0
-
-
-def first_parameters(
-    x: Tensor, normalized_shape: Shape, weight: Tensor | None, bias: Tensor | None, eps: float
-) -> Tensor:
-    """A function of _Batched."""
-    y: Tensor = _Batched.apply(x, normalized_shape, weight, bias, eps)
-    return y
+        _info: Any, in_dims: tuple[Any, ...], x: Tensor, shape: Shape, weight: Any, bias: Any, eps: float,
+        lost: str,
+    ) -> tuple[Tensor, int]:  # fmt: skip
+        dims = [in_dims[0], in_dims[2], in_dims[3]]
+        if lost == "dimension" and dims[0]:
+            x, dims[0] = x.reshape(-1, *(size for dim, size in enumerate(x.shape) if dim != dims[0])), 0
+        first = lost == "parameters" or (lost == "alone" and dims[0] is None)
+        ys = [
+            _Batched.apply(_sample(x, dims[0], i), shape, *(
+                _sample(t, dim, 0 if first else i) for t, dim in ((weight, dims[1]), (bias, dims[2]))
+            ), eps, lost)
+            for i in range(_info.batch_size)
+        ]  # fmt: skip
+        return torch.stack(ys), 0
 
 
 def _m(id: str, bug: str, target: Any, laws: tuple[str, ...], threads: tuple[str, ...]) -> Mutant:
@@ -72,5 +62,9 @@ TRANSFORMS = [
     _m("third-derivative-off", "The third derivative is wrong, all lower ones are right.", third_order, ("LN215",),
        ("pytorch/pytorch#175754", "pytorch/pytorch#176218")),
     _m("vmap-first-parameters", "The batching rule takes the parameters of the first sample for all.",
-       first_parameters, ("LN216",), ("pytorch/functorch#534",)),
+       applied(_Batched, "parameters"), ("LN216",), ("pytorch/functorch#534",)),
+    _m("vmap-parameters-alone", "Where x has no batch, the parameters of the first sample serve all.",
+       applied(_Batched, "alone"), ("LN216",), ("pytorch/functorch#534",)),
+    _m("vmap-other-dimension", "The batch is taken to come first.", applied(_Batched, "dimension"), ("LN216",),
+       ("pytorch/functorch#534",)),
 ]  # fmt: skip
