@@ -222,109 +222,19 @@ def rounded_statistics(ev: Evaluation, output: str) -> bool:
     return _fits(ev, output, _rounded_backward(ev)[output])
 
 
-def kept_in_16_bits(ev: Evaluation, output: str) -> str:
-    """The cause where statistics or sums kept in 16 bits reproduce dx or dweight to the precision of float32, else ''.
-
-    The exact result, with rounding points at g and xhat, may lie as near as that: the bound alone cannot tell. So this
-    asks for more than explaining: nine in ten elements within the bound without rounding points around the mutant's
-    result, a quarter beyond it around the right one, and for statistics the same on two fresh cases of 8 x 32, whose
-    rows are rounded each in its own way.
-    """
-    if FORMATS[ev.case.dtype].precision > 11:
-        return ""
-    known = ev.evaluator.causes.setdefault(f"{output} kept", Counter())
-    if known.total() >= ENOUGH and set(known) == {""}:
-        return ""
-    named, mutants = (STATISTICS_KEPT_16, _forward_16) if output == "y" else (STATISTICS_16, _statistics_16)
-    cause = named if _reproduced(ev, output, mutants) else ""
-    if cause and not all(_reproduced(fresh(ev, seed, 8, 32), output, mutants) for seed in (0, 1)):
-        cause = ""
-    if not cause and output == "dweight":
-        if ev.case.arrays["weight"].dtype != ev.case.dtype and _reproduced(ev, output, _stored_16):
-            cause = "dweight is rounded to 16 bits, though the weight is float32"
-        elif _reproduced(ev, output, _partial_sums_16):
-            cause = SUMS_16
-    known[cause] += 1
-    return cause
-
-
 SUMS_16 = "dweight and dbias are summed over the rows in 16 bits"
-BLOCK_ROWS = (8, 16, 32, 64, 128, 256, 512, 1024)
-REPRODUCED, TOLD_APART = 0.9, 0.25  # shares of the elements: see kept_in_16_bits
 
 
-def _reproduced(ev: Evaluation, output: str, mutants: Callable[[Evaluation, str], Iterator[Float64Array]]) -> bool:
-    """Whether one of the mutants' results reproduces an output, and the right result does not."""
-    got = ev.output(output)
-    exact = ev.pair(output).hi
-    if got is None or got.size != exact.size or got.size < 4:
-        return False
-    values, fmt = got.values.reshape(exact.shape), FORMATS[got.dtype]
-    with np.errstate(all="ignore"):
-        bound = ev.bound(output)
-        judged = ~ev.skipped(output, values) & np.isfinite(bound) & np.isfinite(values)
-        if not judged.any() or (distance(values, exact, 0.0, fmt) > bound)[judged].mean() < TOLD_APART:
-            return False
-        for mutant in mutants(ev, output):
-            near = distance(values, mutant, 0.0, fmt) <= bound + 8 * ev.precision.compute.u * np.abs(mutant)
-            if near[judged].mean() >= REPRODUCED:
-                return True
-    return False
-
-
-def _statistics_16(ev: Evaluation, output: str) -> Iterator[Float64Array]:
-    """dx or dweight of mean and rstd rounded to the dtype of x, both or one of them."""
-    for mean, rstd in ((True, True), (False, True), (True, False)):
-        yield _rounded_backward(ev, mean, rstd)[output]
-
-
-def _stored_16(ev: Evaluation, output: str) -> Iterator[Float64Array]:
-    """dweight rounded to the dtype of x at the end; of few rows a rounding point may leave nothing else."""
-    if ev.case.n >= 8 and int((ev.case.matrix("dy") != 0).any(axis=1).sum()) >= 8:
-        yield round_values(ev.pair(output).hi, ev.case.dtype)
-
-
-def _forward_16(ev: Evaluation, output: str) -> Iterator[Float64Array]:
-    """y of statistics kept in 16 bits; also where sums of squares over blocks of columns are."""
+def _rounded_backward(ev: Evaluation) -> dict[str, Float64Array]:
     case = ev.case
-    gamma = case.vector("weight") if case.has("weight") else np.ones(case.n)
-    beta = case.vector("bias") if case.has("bias") else np.zeros(case.n)
-    yield from _sixteen_bit_statistics(ev, gamma, beta)
-    square = (case.matrix("x") - ev.pair("mean").hi[:, None]) ** 2
-    for width in (64, 128, 256, 512, 1024, 2048):
-        if width < case.n:
-            sums = np.add.reduceat(square, np.arange(0, case.n, width), axis=1)
-            var = round_values(sums, case.dtype).sum(axis=1, keepdims=True) / case.n
-            yield gamma * (case.matrix("x") - ev.pair("mean").hi[:, None]) / np.sqrt(var + case.eps) + beta
-
-
-def _partial_sums_16(ev: Evaluation, output: str) -> Iterator[Float64Array]:
-    """dweight of partial sums over blocks of rows that are rounded to 16 bits.
-
-    Blocks with a single term are left out: rounding it is a rounding point.
-    """
-    terms = ev.case.matrix("dy") * ev.exact.statistics.xhat
-    filled = int((terms != 0).any(axis=1).sum())
-    for rows in BLOCK_ROWS:
-        blocks = -(-ev.case.rows // rows)
-        if blocks < 2 or filled < 4 * blocks:
-            continue
-        edges = np.arange(0, ev.case.rows, rows)
-        yield round_values(np.add.reduceat(terms, edges, axis=0), ev.case.dtype).sum(axis=0)
-
-
-def _rounded_backward(ev: Evaluation, mean_too: bool = True, rstd_too: bool = True) -> dict[str, Float64Array]:
-    case, st = ev.case, ev.exact.statistics
     dy = case.matrix("dy")
     gamma = case.vector("weight") if case.has("weight") else np.ones(case.n)
     with np.errstate(all="ignore"):
-        mean, rstd = ev.pair("mean").hi[:, None], ev.pair("rstd").hi[:, None]
-        mean = round_values(mean, case.dtype) if mean_too else mean
-        rstd = round_values(rstd, case.dtype) if rstd_too else rstd
+        mean = round_values(ev.pair("mean").hi, case.dtype)[:, None]
+        rstd = round_values(ev.pair("rstd").hi, case.dtype)[:, None]
         xhat = (case.matrix("x") - mean) * rstd
         g = gamma * dy
         c1, c2 = g.mean(axis=1, keepdims=True), (g * xhat).mean(axis=1, keepdims=True)
-        assert st is ev.exact.statistics
         return {"dx": rstd * (g - c1 - xhat * c2), "dweight": (dy * xhat).sum(axis=0)}
 
 

@@ -78,7 +78,7 @@ class Screen:
 
         'answer' where there is no answer, or an argument was changed.
         """
-        evaluation = self.evaluator.evaluate(case)
+        evaluation = Evaluation(case, self.evaluator)  # not kept: these are large, and none comes twice
         response = evaluation.response
         if response.refusal is not None or response.changed:
             return "answer"
@@ -129,7 +129,7 @@ class Screen:
         period = min(kinds(case.n), case.rows)
         times = np.bincount(np.arange(case.rows) % period, minlength=period).astype(np.float64)[:, None]
         dy = base.case.matrix("dy")[:period]
-        bounds, compute = base.expected.bounds("det", points), base.precision.compute
+        bounds, compute = base.yardstick.bounds("det", points), base.precision.compute
         terms = dy * base.exact.statistics.xhat[:period] if output == "dweight" else dy
         carried = times * np.abs(dy) * bounds.backward_xhat_error[:period] if output == "dweight" else np.zeros_like(dy)
         total, counts = (times * np.abs(terms)).sum(axis=0), (times * (dy != 0)).sum(axis=0)

@@ -21,7 +21,6 @@ import numpy as np
 
 from lnverify.bounds import Precision
 from lnverify.case import Case
-from lnverify.expected import Expected, Stopwatch
 from lnverify.floats import FORMATS, Float64Array, FloatArray, distance, error_in_ulp, quantum
 from lnverify.judgement import ALONE, COLUMN_OUTPUTS, ROW_OUTPUTS, Judgement
 from lnverify.law import Outcome
@@ -29,6 +28,7 @@ from lnverify.oracle import Exact, Pair
 from lnverify.protocol import Response
 from lnverify.row_range import Range
 from lnverify.subject import Subject
+from lnverify.yardstick import Stopwatch, Yardstick
 
 
 class Evaluator:
@@ -67,7 +67,7 @@ class Evaluation:
         """`response`: a stored answer to judge instead of running the subject (replay)."""
         self.asked, self.evaluator = case, evaluator
         self._stored = response
-        self._like: Expected | None = None
+        self._like: Yardstick | None = None
         self.judged: dict[tuple[str, str, bool], Judgement] = {}
         self._responses: dict[tuple[str, ...], Response] = {}
 
@@ -87,13 +87,13 @@ class Evaluation:
         # dy and tangents may be left out: what is right of y does not depend on them.
         alike = case.eps == self.case.eps and all(case.has(p) == self.case.has(p) for p in ("weight", "bias"))
         if alike and all(array is mine.get(name) for name, array in case.arrays.items()):
-            run._like = self.expected
+            run._like = self.yardstick
         return run
 
     def answered(self, response: Response) -> Evaluation:
         """The same numbers with another answer to judge, one that came by another way."""
         run = Evaluation(self.asked, self.evaluator, response)
-        run._like = self.expected
+        run._like = self.yardstick
         return run
 
     # What the subject answered
@@ -149,34 +149,34 @@ class Evaluation:
     # What is right, and what is admitted
 
     @cached_property
-    def expected(self) -> Expected:
+    def yardstick(self) -> Yardstick:
         """Exact results, bounds and range of the case."""
         if self._like is not None and self.case is self.asked:
             return self._like
-        return Expected(self.case, self.evaluator.precision(self.case.dtype), self.evaluator.stopwatch)
+        return Yardstick(self.case, self.evaluator.precision(self.case.dtype), self.evaluator.stopwatch)
 
     @property
     def exact(self) -> Exact:
         """The exact results."""
-        return self.expected.exact
+        return self.yardstick.exact
 
     @property
     def precision(self) -> Precision:
         """Formats of computation and output."""
-        return self.expected.precision
+        return self.yardstick.precision
 
     @property
     def range(self) -> Range:
         """Rows near the ends of the range."""
-        return self.expected.range
+        return self.yardstick.range
 
     def pair(self, output: str) -> Pair:
         """The exact value of an output."""
-        return self.expected.pair(output)
+        return self.yardstick.pair(output)
 
     def bound(self, output: str, tier: str = "det", points: bool = False) -> Float64Array:
-        """The bound of an output, in its shape (Expected.bound)."""
-        return self.expected.bound(output, tier, points)
+        """The bound of an output, in its shape (Yardstick.bound)."""
+        return self.yardstick.bound(output, tier, points)
 
     # Judging
 

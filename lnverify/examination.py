@@ -20,7 +20,6 @@ from lnverify.crashes import Watch
 from lnverify.edges import Screen, edge, sizes
 from lnverify.errors import InternalError, LnverifyError
 from lnverify.evaluation import Evaluation, Evaluator
-from lnverify.expected import Stopwatch
 from lnverify.finding import Finding, Observation, Result
 from lnverify.judgement import ALONE
 from lnverify.law import INAPPLICABLE, Law, Outcome
@@ -30,6 +29,7 @@ from lnverify.strategies import grid, recipes, search, small, stream_seed, tall
 from lnverify.support import Support, ordinary
 from lnverify.tally import Tally, finding
 from lnverify.transcript import Recorder
+from lnverify.yardstick import Stopwatch
 
 WRONG_EDGES = 3  # sizes at which an output fails the screen; from then on the laws have cases enough
 PAIR_EVERY = 8  # cases of which one is also measured in the tier `pair`

@@ -20,7 +20,7 @@ import pkgutil
 import sys
 import types
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -79,6 +79,17 @@ class Outcome:
 HOLDS = Outcome("holds")
 INAPPLICABLE = Outcome("inapplicable")
 VACUOUS = Outcome("vacuous")
+
+
+def first_bad(outcomes: Iterable[Outcome]) -> Outcome:
+    """The first violation, else the last outcome that informs."""
+    best = INAPPLICABLE
+    for outcome in outcomes:
+        if outcome.bad:
+            return outcome
+        best = outcome if outcome.informative else best
+    return best
+
 
 Check = Callable[[Any], Outcome]
 

@@ -10,7 +10,6 @@ from typing import Any
 
 from lnverify.crashes import Watch
 from lnverify.examination import EndDtype, Examination, Progress, StopExamination
-from lnverify.expected import Stopwatch
 from lnverify.finding import Finding, Result
 from lnverify.host import Host, Limits, isolated
 from lnverify.law import select_laws
@@ -18,6 +17,7 @@ from lnverify.law_files import LOADED, load_file
 from lnverify.profiles import profile as find_profile
 from lnverify.subject import Subject, resolve
 from lnverify.support import find_support
+from lnverify.yardstick import Stopwatch
 
 
 @dataclass(frozen=True)
@@ -25,16 +25,16 @@ class Plan:
     """What a run is to do; the same for every part. deadline: in time.monotonic(), None for none."""
 
     target: Any
-    operation: str
-    profile: str
-    select: tuple[str, ...] | None
-    ignore: tuple[str, ...] | None
-    seed: int
-    max_examples: int | None
-    fail_fast: bool
-    deadline: float | None
-    isolate: bool
-    limits: Limits
+    operation: str = "layer_norm"
+    profile: str = "quick"
+    select: tuple[str, ...] | None = None
+    ignore: tuple[str, ...] | None = None
+    seed: int = 0
+    max_examples: int | None = None
+    fail_fast: bool = False
+    deadline: float | None = None
+    isolate: bool = False
+    limits: Limits = field(default_factory=Limits)
 
 
 @dataclass

@@ -73,8 +73,13 @@ class Tally:
                 known.add(case, outcome)
 
     def named(self) -> dict[str, Violations]:
-        """Violations by cause: the most frequent causes, generic ones only where there is no other."""
-        found = {c: v for c, v in self.violations.items() if not generic(c)} or self.violations
+        """Violations by cause: the most frequent causes, generic ones only where no mechanism is named.
+
+        A refusal is no mechanism: it does not stand for what is wrong where there is an answer.
+        """
+        named = {c: v for c, v in self.violations.items() if not generic(c)}
+        explained = any(v.worst[1].state != "crashed" for v in named.values())
+        found = named if explained else self.violations
         kept = sorted(found.items(), key=lambda item: -item[1].count)[:CAUSES_KEPT]
         return dict(kept)
 

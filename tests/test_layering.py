@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[1]
 
 # From the ground up; names relative to the package. A new file goes on the lowest floor above all it imports.
 FLOORS: tuple[tuple[str, ...], ...] = (
-    ("errors", "floats", "double_double"),  # numbers
+    ("errors", "python_file", "floats", "double_double"),  # numbers
     ("operation", "case", "protocol", "wire"),  # what is asked and answered
     ("formulas", "formulas.*"),  # what SymPy derives
     ("dual",),  # derivatives of what is derived
@@ -34,8 +34,8 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("bounds", "running", "derivative_bounds", "row_range"),  # how far off is admissible
     ("recipes", "covering"),  # which cases there are
     ("law", "law_files", "subject", "finding", "judgement", "profiles", "environment"),  # the nouns
-    ("support", "expected", "transcript", "host", "host_process"),  # what a subject can do, and did
-    ("strategies", "evaluation", "edges", "diagnosis"),  # a case drawn, asked, evaluated, explained
+    ("support", "yardstick", "transcript", "host", "host_process"),  # what a subject can do, and did
+    ("strategies", "evaluation", "edges", "diagnosis", "sixteen_bits"),  # a case drawn, asked, evaluated, explained
     ("laws", "laws.*", "adapters", "adapters.*"),  # laws and adapters never see each other
     ("mutants", "mutants.*"),  # subjects, some of them by an adapter
     (

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import hashlib
 import importlib
 import importlib.util
 import sys
@@ -16,6 +15,7 @@ from typing import Any
 
 from lnverify.adapters import INSTALL, WITHOUT_ADAPTER, namespace
 from lnverify.errors import FrameworkError, LnverifyError, TargetError
+from lnverify.python_file import SUFFIX, run_file
 from lnverify.subject import ATTRIBUTE, Target, parse_target
 
 FILE_MODULE = "lnverify_target_"  # modules made from a file are called so
@@ -98,21 +98,10 @@ def _file(path: Path, text: str) -> ModuleType:
     if not path.is_file():
         nearby = [p.name for p in path.parent.glob("*.py")] if path.parent.is_dir() else []
         raise TargetError(f"there is no file {str(path)!r}{close(path.name, nearby)}.")
-    path = path.resolve()
-    # A name of its own, so that two files called kernels.py do not meet; the digest keeps it repeatable.
-    name = f"{FILE_MODULE}{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
+    if path.suffix != SUFFIX:
         raise TargetError(f"{str(path)!r} is not a Python file: name a .py file.")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    try:
-        with _importing(path.parent, text):
-            spec.loader.exec_module(module)
-    except BaseException:
-        sys.modules.pop(name, None)
-        raise
-    return module
+    with _importing(path.resolve().parent, text):
+        return run_file(path, FILE_MODULE)
 
 
 def _module(name: str, text: str) -> ModuleType:

@@ -22,15 +22,13 @@ def command(target: str, dtypes: tuple[str, ...] | None, device: str, isolate: b
     from rich.text import Text
 
     from lnverify.floats import canonical_dtype
-    from lnverify.host import Limits
     from lnverify.identify import identify
     from lnverify.part import Plan, examined
     from lnverify.reports.console import make_console
 
     wanted = tuple(dict.fromkeys(map(canonical_dtype, dtypes or ("float32",))))
-    plan = Plan(target, "layer_norm", "quick", None, None, 0, None, False, None, isolate, Limits())
     console = make_console()
-    with examined(plan, device) as subject:
+    with examined(Plan(target, isolate=isolate), device) as subject:
         if unknown := [d for d in wanted if d not in subject.capabilities.dtypes]:
             allowed = ", ".join(subject.capabilities.dtypes)
             raise UsageError(f"{target} declares {allowed}, not {unknown[0]}: choose another --dtype.")

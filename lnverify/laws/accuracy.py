@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from lnverify.diagnosis import explains, forward_cause, kept_in_16_bits
+from lnverify.diagnosis import explains, forward_cause
 from lnverify.evaluation import Evaluation
 from lnverify.floats import FORMATS, FloatArray
 from lnverify.law import HOLDS, INAPPLICABLE, Outcome, law
 from lnverify.recipes import build
+from lnverify.sixteen_bits import kept_in_16_bits
 
 SIXTEEN = ("bfloat16", "float16")
 BOUND = "Higham, Accuracy and Stability (2002), ch. 4; Chan, Golub, LeVeque (1983), The American Statistician 37"
@@ -24,7 +25,7 @@ def forward_accuracy(ev: Evaluation) -> Outcome:
     Bound: B_i of lnverify.bounds.Bounds.y with h = N + 1, which holds for every order of summation, for
     two-pass, updating and shifted one-pass variances, plain and folded affine forms, with and without flush to
     zero. 16-bit results that only extra rounding points or the last place explain are LN102 and LN103, unless
-    statistics kept in 16 bits reproduce them (diagnosis.kept_in_16_bits).
+    statistics kept in 16 bits reproduce them (lnverify.sixteen_bits).
     """
     judgement, kind = ev.settle("y")
     if kind == "points" and (kept := kept_in_16_bits(ev, "y")):

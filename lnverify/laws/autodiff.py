@@ -10,7 +10,7 @@ from lnverify.case import Case
 from lnverify.diagnosis import dx_cause
 from lnverify.evaluation import Evaluation
 from lnverify.floats import FORMATS, FloatArray, quantum
-from lnverify.law import INAPPLICABLE, Outcome, law
+from lnverify.law import INAPPLICABLE, Outcome, first_bad, law
 from lnverify.laws.accuracy import SIXTEEN
 from lnverify.recipes import normal
 
@@ -86,19 +86,17 @@ def jvp_accuracy(ev: Evaluation) -> Outcome:
     Along all tangents, and along each alone: the others are then no dual numbers at all.
     """
     full = _with_tangents(ev)
-    outcome: Outcome = INAPPLICABLE
     tangents = [t for t in ("tx", "tweight", "tbias") if full.case.has(t)]
-    for kept in (tangents, *([t] for t in tangents if len(tangents) > 1)):
-        absent: dict[str, FloatArray | None] = {t: None for t in tangents if t not in kept}
-        again = full if not absent else ev.again(full.case.with_arrays(**absent))
-        if again.ask("ty").refusal is not None or again.output("ty") is None:
-            continue
-        judgement, kind = again.settle("ty")
-        found = judgement.outcome("the jvp is wrong", violated=kind == "violated")
-        if found.bad:
-            return replace(found, case=again.case)
-        outcome = found if found.informative else outcome
-    return outcome
+    alone = [full.case.with_arrays(**dict.fromkeys(set(tangents) - {kept})) for kept in tangents]
+    return first_bad(map(_jvp, (full, *(ev.again(case) for case in alone if len(tangents) > 1))))
+
+
+def _jvp(ev: Evaluation) -> Outcome:
+    if ev.ask("ty").refusal is not None or ev.output("ty") is None:
+        return INAPPLICABLE
+    judgement, kind = ev.settle("ty")
+    outcome = judgement.outcome("the jvp is wrong", violated=kind == "violated")
+    return replace(outcome, case=ev.case) if outcome.bad else outcome
 
 
 @law("LN209", name="double-backward", severity="error", needs=("d2x",), limit=24, max_elements=1 << 14,

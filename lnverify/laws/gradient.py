@@ -15,13 +15,13 @@ from lnverify.diagnosis import (
     SUMS_16,
     dx_cause,
     fresh,
-    kept_in_16_bits,
     rounded_statistics,
 )
 from lnverify.evaluation import Evaluation
 from lnverify.floats import FORMATS, Float64Array, FloatArray, quantum
 from lnverify.law import INAPPLICABLE, Outcome, law
 from lnverify.laws.accuracy import SIXTEEN
+from lnverify.sixteen_bits import kept_in_16_bits
 
 DERIVED = "the derived backward of reference/normalizers.py; Higham (2002), ch. 3 and 4"
 
@@ -55,7 +55,7 @@ def dweight_accuracy(ev: Evaluation) -> Outcome:
 
     h_j counts the rows where dy is not zero, so that a row which is left out, or sums kept in 16 bits, show. What
     rounding points would explain is violated too where statistics or partial sums kept in 16 bits reproduce it
-    (diagnosis.kept_in_16_bits).
+    (lnverify.sixteen_bits).
     """
     return _accuracy(ev, "dweight")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +9,7 @@ import numpy as np
 from lnverify.case import Case
 from lnverify.evaluation import Evaluation
 from lnverify.floats import FloatArray
-from lnverify.law import INAPPLICABLE, Outcome, law
+from lnverify.law import INAPPLICABLE, Outcome, first_bad, law
 
 REPETITIONS = 50
 
@@ -26,13 +25,13 @@ def _right(ev: Evaluation) -> bool:
     return all(ev.settle(o)[1] != "violated" for o in _outputs(ev.case) if o in ev.response.arrays)
 
 
-def _judge(start: Evaluation, case: Case, what: str, cause: str) -> Outcome:
-    """Every output of the case with its history, by the bounds; a refusal is no violation."""
+def _judge(start: Evaluation, case: Case, what: str, cause: str, outputs: list[str]) -> Outcome:
+    """Outputs of the case with its history, by the bounds; a refusal is no violation."""
     again = start.rerun(case)
     if again.response.refusal is not None:
         return INAPPLICABLE
     outcome: Outcome = INAPPLICABLE
-    for output in _outputs(case):
+    for output in outputs:
         judgement, kind = again.settle(output)
         if kind == "violated":
             return replace(judgement.outcome(cause, f"{what}, {judgement.sentence()}"), case=case)
@@ -41,11 +40,17 @@ def _judge(start: Evaluation, case: Case, what: str, cause: str) -> Outcome:
     return outcome
 
 
-def _modes(case: Case) -> Iterator[tuple[str, Case]]:
-    """The case as it is, and without gradients in evaluation mode."""
-    yield "", case
-    bare = {k: v for k, v in case.arrays.items() if k in ("x", "weight", "bias")}
-    yield " (no_grad, eval)", replace(case, arrays=bare, requires_grad=(), grad_mode="no_grad", train=False)
+def _in_modes(ev: Evaluation, history: str, what: str, cause: str) -> Outcome:
+    """The case with a history, as it is, and without gradients in evaluation mode."""
+    if not _right(ev):
+        return INAPPLICABLE
+    case = replace(ev.case, layouts={}, history=history, recipe=None)
+    kept = {k: v for k, v in case.arrays.items() if k in ("x", "weight", "bias")}
+    bare = replace(case, arrays=kept, requires_grad=(), grad_mode="no_grad", train=False)
+    return first_bad(
+        _judge(ev, chosen, f"{what}{mode}", cause, _outputs(chosen))
+        for mode, chosen in (("", case), (" (no_grad, eval)", bare))
+    )
 
 
 @law("LN709", name="same-memory", severity="error", limit=16, max_elements=1 << 14,
@@ -56,16 +61,8 @@ def same_memory(ev: Evaluation) -> Outcome:
 
     Catches what is cached by the address or the identity of x, weight or bias.
     """
-    if not _right(ev):
-        return INAPPLICABLE
-    outcome: Outcome = INAPPLICABLE
-    for mode, case in _modes(replace(ev.case, layouts={}, recipe=None)):
-        what = f"After a call on other numbers in the same memory{mode}"
-        found = _judge(ev, replace(case, history="overwritten"), what, "results are kept by where the arguments lie")
-        if found.bad:
-            return found
-        outcome = found if found.informative else outcome
-    return outcome
+    what = "After a call on other numbers in the same memory"
+    return _in_modes(ev, "overwritten", what, "results are kept by where the arguments lie")
 
 
 @law("LN710", name="results-are-kept", severity="error", limit=16, max_elements=1 << 14,
@@ -76,16 +73,8 @@ def results_are_kept(ev: Evaluation) -> Outcome:
 
     Catches outputs and saved statistics that live in one buffer.
     """
-    if not _right(ev):
-        return INAPPLICABLE
-    outcome: Outcome = INAPPLICABLE
-    for mode, case in _modes(replace(ev.case, layouts={}, recipe=None)):
-        what = f"After a later call on other numbers{mode}"
-        found = _judge(ev, replace(case, history="followed"), what, "a later call changes an earlier result")
-        if found.bad:
-            return found
-        outcome = found if found.informative else outcome
-    return outcome
+    what = "After a later call on other numbers"
+    return _in_modes(ev, "followed", what, "a later call changes an earlier result")
 
 
 @law("LN711", name="second-backward", severity="error", needs=("dx",), limit=16, max_elements=1 << 14,
@@ -98,7 +87,9 @@ def second_backward(ev: Evaluation) -> Outcome:
     if not ev.case.has("dy") or not _right(ev):
         return INAPPLICABLE
     case = replace(ev.case, history="repeated", recipe=None)
-    return _judge(ev, case, "In the second of two backwards", "a second backward gives other gradients")
+    return _judge(
+        ev, case, "In the second of two backwards", "a second backward gives other gradients", list(case.gradients())
+    )
 
 
 @law("LN712", name="changed-before-backward", severity="error", needs=("dx",), limit=16, max_elements=1 << 14,
@@ -111,30 +102,16 @@ def changed_before_backward(ev: Evaluation) -> Outcome:
     """
     if not ev.case.has("dy") or not _right(ev):
         return INAPPLICABLE
-    outcome: Outcome = INAPPLICABLE
-    for history, what, cause in (
+    within = (
         ("changed", "arguments that were", "arguments that were changed in place give a wrong gradient, not an error"),
         ("output", "a y that was", "a y that was changed in place gives a wrong gradient, not an error"),
-    ):
-        case = replace(ev.case, history=history, layouts={}, recipe=None)
-        found = _judge_gradients(ev, case, f"With {what} overwritten between forward and backward", cause)
-        if found.bad:
-            return found
-        outcome = found if found.informative else outcome
-    return outcome
-
-
-def _judge_gradients(start: Evaluation, case: Case, what: str, cause: str) -> Outcome:
-    """As _judge, without y, which is read before the backward."""
-    again = start.rerun(case)
-    outcome: Outcome = INAPPLICABLE
-    for output in case.gradients() if again.response.refusal is None else ():
-        judgement, kind = again.settle(output)
-        if kind == "violated":
-            return replace(judgement.outcome(cause, f"{what}, {judgement.sentence()}"), case=case)
-        if kind in ("holds", "points", "last place"):
-            outcome = Outcome("holds", min(judgement.ratio, 1.0), output)
-    return outcome
+    )
+    case = replace(ev.case, layouts={}, recipe=None)
+    return first_bad(
+        _judge(ev, replace(case, history=history), f"With {what} overwritten between forward and backward", cause,
+               list(case.gradients()))
+        for history, what, cause in within
+    )  # fmt: skip
 
 
 @law("LN713", name="two-threads", severity="warning", limit=6, max_elements=1 << 12,
@@ -148,7 +125,9 @@ def two_threads(ev: Evaluation) -> Outcome:
         return INAPPLICABLE
     arrays = {k: v for k, v in ev.case.arrays.items() if k in ("x", "weight", "bias")}
     case = replace(ev.case, arrays=arrays, layouts={}, requires_grad=(), history="threads", recipe=None)
-    return _judge(ev, case, "While another thread calls on other numbers", "two threads at once disturb each other")
+    return _judge(
+        ev, case, "While another thread calls on other numbers", "two threads at once disturb each other", ["y"]
+    )
 
 
 @law("LN714", name="repetitions", severity="error", limit=2, max_elements=1 << 13,

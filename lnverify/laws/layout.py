@@ -10,7 +10,7 @@ import numpy as np
 from lnverify.case import Case
 from lnverify.evaluation import Evaluation
 from lnverify.floats import FloatArray
-from lnverify.law import INAPPLICABLE, Outcome, law
+from lnverify.law import INAPPLICABLE, Outcome, first_bad, law
 
 MATRICES = ("transposed", "padded", "strided", "skipped", "offset", "reversed")
 DEEPER = ("swapped", "sliced", "permuted")  # tell apart from the above with three dimensions or more
@@ -62,7 +62,6 @@ def memory_layout(ev: Evaluation) -> Outcome:
     case = ev.case
     if case.rows < 2 or case.n < 2 or case.layouts.get("dy") == "output":
         return INAPPLICABLE
-    outcome: Outcome = INAPPLICABLE
     plain = replace(case, layouts={}, recipe=None)
     expanded: Mapping[str, str] = dict.fromkeys(case.arrays, "expanded")
     runs: list[tuple[Case, list[Mapping[str, str]]]]
@@ -70,12 +69,7 @@ def memory_layout(ev: Evaluation) -> Outcome:
     deeper = _deeper(case)
     if deeper is not None:
         runs.append((deeper, [{name: layout} for layout in DEEPER for name in ("x", "dy")]))
-    for start, choices in runs:
-        found = _try(ev.again(start), choices)
-        if found.bad:
-            return found
-        outcome = found if found.informative else outcome
-    return outcome
+    return first_bad(_try(ev.again(start), choices) for start, choices in runs)
 
 
 def _try(start: Evaluation, choices: list[Mapping[str, str]]) -> Outcome:

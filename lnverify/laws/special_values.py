@@ -170,46 +170,60 @@ def constant_rows(ev: Evaluation) -> Outcome:
     return _exact_miss(ev, chosen, "a constant row does not give exactly the bias")
 
 
-@law("LN505", name="large-values", severity="warning", limit=4, max_elements=1 << 12,
-     source="pytorch/pytorch#162489, #178123: squares overflow although the result is representable")  # fmt: skip
-def large_values(ev: Evaluation) -> Outcome:
-    """Values whose squares overflow the format of computation still give the right y.
+OVERFLOW = "pytorch/pytorch#162489, #178123: squares overflow although the result is representable"
 
-    Never an error (RANGE): nearly every implementation fails here. Constant rows and rows of +-c just above the
-    square root of the largest number, where the deviations themselves are representable. Lost is an infinity or
-    NaN where a number is right, or the bare bias (1/s became 0); another wrong number has another reason.
+
+@law("LN505", name="large-constant-rows", severity="warning", limit=4, max_elements=1 << 12, source=OVERFLOW)
+def large_constant_rows(ev: Evaluation) -> Outcome:
+    """A constant row whose squares overflow the format of computation still gives the bias.
+
+    Never an error (RANGE): nearly every implementation fails here. The row lies just above the square root of the
+    largest number, where the numbers themselves are representable. Lost is an infinity or NaN where a number is right.
     """
-    case = ev.case
-    compute = ev.precision.compute
+    return _overflowing(ev, "a constant row", np.ones(_width(ev.case)))
+
+
+@law("LN506", name="large-deviations", severity="warning", limit=4, max_elements=1 << 12, source=OVERFLOW)
+def large_deviations(ev: Evaluation) -> Outcome:
+    """A row whose deviations are representable, and their squares are not, still gives the right y.
+
+    Never an error (RANGE): nearly every implementation fails here. The row is +c, -c, ... just above the square root of
+    the largest number. Lost is an infinity or NaN where a number is right, or the bare bias (1/s became 0); another
+    wrong number has another reason.
+    """
+    return _overflowing(ev, "a finite row", np.where(np.arange(_width(ev.case)) % 2 == 0, 1.0, -1.0))
+
+
+def _width(case: Case) -> int:
+    return min(max(case.n, 2), 8)
+
+
+def _overflowing(ev: Evaluation, what: str, signs: Float64Array) -> Outcome:
+    """One row of +-c with c^2 beyond the largest number, with the parameters of the case."""
+    case, compute, n = ev.case, ev.precision.compute, _width(ev.case)
     if case.rows == 0 or FORMATS[case.dtype].largest < compute.largest / 1e6 or case.eps == 0:
         return INAPPLICABLE
     root = 1.0842 * float(np.sqrt(compute.largest))
-    n = min(max(case.n, 2), 8)
-    rows: list[tuple[str, Float64Array]] = [
-        ("a constant row", np.full((1, n), root)),
-        ("a finite row", np.where(np.arange(n) % 2 == 0, root, -root)[None, :] * 1.0),
-    ]
-    for what, values in rows:
-        arrays = {"x": FloatArray.of(values, case.dtype)}
-        for name in ("weight", "bias"):
-            if case.has(name):
-                flat = np.resize(case.arrays[name].values.ravel(), n) if case.n else np.ones(n)
-                arrays[name] = FloatArray.of(np.where(flat == 0, 1.0, flat) if name == "weight" else flat, case.dtype)
-        chosen = replace(case, arrays=arrays, normalized_shape=(n,), layouts={}, recipe=None)
-        again = ev.again(chosen)
-        got = again.output("y")
-        if got is None or got.size != n:
-            continue
-        y, exact = got.values.reshape(1, n), again.pair("y").hi
-        with np.errstate(all="ignore"):
-            beyond = distance(y, exact, 0.0, FORMATS[got.dtype]) > again.bound("y", "det", True)
-        beta = again.case.vector("bias") if again.case.has("bias") else np.zeros(n)
-        lost = ~np.isfinite(y) | (beyond & (y == beta))
-        if lost.any():
-            at = int(np.argmax(lost[0]))
-            kind = "NaN" if np.isnan(y[0, at]) else f"{y[0, at]:.6g}"
-            text = f"{what[0].upper()}{what[1:]} of magnitude {root:.3g} gives {kind} where {exact[0, at]:.6g} is right"
-            text += ": squares overflow."
-            cause = f"squares overflow: {what} of about {root:.1g} is lost"
-            return Outcome("violated", 1.0, "y", (at,), text, cause, float(exact[0, at]), float(y[0, at]), None, chosen)
-    return Outcome("holds", 0.0, "y")
+    arrays = {"x": FloatArray.of(root * signs[None, :], case.dtype)}
+    for name in ("weight", "bias"):
+        if case.has(name):
+            flat = np.resize(case.arrays[name].values.ravel(), n) if case.n else np.ones(n)
+            arrays[name] = FloatArray.of(np.where(flat == 0, 1.0, flat) if name == "weight" else flat, case.dtype)
+    chosen = replace(case, arrays=arrays, normalized_shape=(n,), layouts={}, recipe=None)
+    again = ev.again(chosen)
+    got = again.output("y")
+    if got is None or got.size != n:
+        return INAPPLICABLE
+    y, exact = got.values.reshape(1, n), again.pair("y").hi
+    with np.errstate(all="ignore"):
+        beyond = distance(y, exact, 0.0, FORMATS[got.dtype]) > again.bound("y", "det", True)
+    beta = chosen.vector("bias") if chosen.has("bias") else np.zeros(n)
+    lost = ~np.isfinite(y) | (beyond & (y == beta))
+    if not lost.any():
+        return Outcome("holds", 0.0, "y")
+    at = int(np.argmax(lost[0]))
+    kind = "NaN" if np.isnan(y[0, at]) else f"{y[0, at]:.6g}"
+    text = f"{what[0].upper()}{what[1:]} of magnitude {root:.3g} gives {kind} where {exact[0, at]:.6g} is right: "
+    text += "squares overflow."
+    cause = f"squares overflow: {what} of about {root:.1g} is lost"
+    return Outcome("violated", 1.0, "y", (at,), text, cause, float(exact[0, at]), float(y[0, at]), None, chosen)

@@ -44,6 +44,8 @@ def _judge(ev: Evaluation, output: str, tangents: tuple[str, ...], cause: str) -
         return INAPPLICABLE
     judgement = again.judge(output)
     if judgement.state == "refused":
+        if output == "d3x" and again.second_order.refusal is not None:
+            return INAPPLICABLE  # refused one derivative earlier: LN209 says so
         text = f"Refused in the {again.ask(output).phase}: {judgement.message}"
         return Outcome("crashed", np.inf, output, (), text, cause.replace("is wrong", "is refused"), case=again.case)
     outcome = judgement.outcome(cause)

@@ -1,4 +1,4 @@
-"""Expected: what is right for a case and what is admitted, each evaluated when first needed.
+"""Yardstick: what is right for a case and what is admitted, each evaluated when first needed.
 
 It depends on the numbers of a case alone, not on layouts, modes or which arguments require a gradient, so that
 runs of the same numbers in another setting share one (Evaluation.rerun).
@@ -31,7 +31,7 @@ class Stopwatch:
         self.seconds[stage] = self.seconds.get(stage, 0.0) + time.perf_counter() - start
 
 
-class Expected:
+class Yardstick:
     """Exact results, bounds and range of one case in one precision."""
 
     def __init__(self, case: Case, precision: Precision, stopwatch: Stopwatch) -> None:
