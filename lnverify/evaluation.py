@@ -16,6 +16,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -41,6 +42,9 @@ class Evaluator:
         self._kept: OrderedDict[int, Evaluation] = OrderedDict()
         self._keep = keep
         self.causes: dict[str, Counter[str]] = {}  # by output: what diagnosis has found so far (lnverify.diagnosis)
+        self.told: dict[
+            Any, bool | None
+        ] = {}  # by draw: what it told of values kept in 16 bits (lnverify.sixteen_bits)
 
     def evaluate(self, case: Case) -> Evaluation:
         """The evaluation of a case; the same object for the same Case."""
