@@ -22,6 +22,7 @@ AFFINE = {"both": ("normal", "normal"), "weight": ("normal", None), "bias": (Non
 TRANSFORMS = (
     ("tty", ("tty",), "forward over forward mode"), ("rty", ("rty",), "reverse over forward mode"),
     ("d3x", ("d3x",), "third derivatives"), ("vmap", ("y", "vmap"), "vmap"),
+    ("statistics_dx", ("statistics_dx",), "gradients of mean and rstd"),
 )  # fmt: skip
 SECOND = ("d2x", "d2weight", "d2bias", "d2dy")
 
@@ -155,6 +156,9 @@ def _derivatives(subject: Subject, base: Case, refused: list[str]) -> list[str]:
         if base.has(name):
             for prefix in "tvsw" if name == "x" else "tv":
                 arrays[prefix + name] = type(arrays[name]).of(normal(3, arrays[name].shape), arrays[name].dtype)
+    for name in ("mean", "rstd"):
+        if name in subject.capabilities.outputs:
+            arrays[f"d{name}"] = type(arrays["x"]).of(normal(4, (base.rows,)), base.dtype)
     case = replace(base, arrays=arrays, recipe=None)
     found = []
     if "ty" in subject.capabilities.outputs:

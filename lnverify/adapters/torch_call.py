@@ -28,7 +28,8 @@ def outputs(arguments: tuple[str, ...], returns: tuple[str, ...], separate_backw
     first = (*(n for n in returns if n in ("mean", "rstd")), *(f"d{name}" for name in arguments))
     if separate_backward:
         return ("y", *first)
-    return ("y", *first, "ty", *(f"d2{name}" for name in arguments), "d2dy", *TRANSFORMS)
+    transforms = [t for t in TRANSFORMS if t != "statistics_dx" or {"mean", "rstd"} & {*returns}]
+    return ("y", *first, "ty", *(f"d2{name}" for name in arguments), "d2dy", *transforms)
 
 
 def scalars(request: Request) -> dict[str, Any]:

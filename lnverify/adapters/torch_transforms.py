@@ -1,4 +1,5 @@
-"""Transforms of a torch subject: forward over forward, reverse over forward, the third derivative, vmap.
+"""Transforms of a torch subject: forward over forward, reverse over forward, the third derivative, vmap, and
+gradients through returned statistics.
 
 Every transform is one wanted output of a request ('vmap': y and the first gradients, as they are without it;
 'vmap_parameters': y of the first row of x under a batch of parameters, for every row).
@@ -9,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-TRANSFORMS = ("tty", "rty", "d3x", "vmap", "vmap_parameters")
+from lnverify.adapters.calling import split
+
+TRANSFORMS = ("tty", "rty", "d3x", "vmap", "vmap_parameters", "statistics_dx")
 Tensors = Mapping[str, Any]
 Call = Callable[[Tensors], Any]
 
@@ -17,9 +20,11 @@ Call = Callable[[Tensors], Any]
 def transformed(run: Any, name: str, leaves: Tensors, call: Call) -> None:
     """Give the output of one transform. run: the request in progress (torch_call); raises what torch raises."""
     run.state.phase = {"tty": "nested jvp", "rty": "gradient of the jvp", "d3x": "third derivative"}.get(name, name)
-    {"tty": _nested, "rty": _of_jvp, "d3x": _third, "vmap": _vmap, "vmap_parameters": _vmap_parameters}[name](
-        run, leaves, call
-    )
+    run_transform = {
+        "tty": _nested, "rty": _of_jvp, "d3x": _third, "vmap": _vmap, "vmap_parameters": _vmap_parameters,
+        "statistics_dx": _of_statistics,
+    }[name]  # fmt: skip
+    run_transform(run, leaves, call)
 
 
 def _of_x(run: Any, leaves: Tensors, call: Call) -> tuple[Callable[[Any], Any], Any]:
@@ -69,6 +74,17 @@ def _third(run: Any, leaves: Tensors, call: Call) -> None:
     ]
     second = torch.autograd.grad([g for g, _ in chosen], leaves["x"], [v for _, v in chosen], create_graph=True)
     run.give("d3x", torch.autograd.grad(second[0], leaves["x"], run.fresh("wx"))[0])
+
+
+def _of_statistics(run: Any, leaves: Tensors, call: Call) -> None:
+    """The gradient of x for the cotangents dmean and drstd of what is returned beside y, y being unused."""
+    import torch
+
+    _, _, named = split(call(leaves), run.returns)
+    chosen = [(named[name], run.fresh(f"d{name}")) for name in ("mean", "rstd") if f"d{name}" in run.request.arrays]
+    cotangents = [v.reshape(statistic.shape).to(statistic.dtype) for statistic, v in chosen]
+    (found,) = torch.autograd.grad([statistic for statistic, _ in chosen], leaves["x"], cotangents, allow_unused=True)
+    run.give("statistics_dx", torch.zeros_like(leaves["x"]) if found is None else found)
 
 
 def _vmap_parameters(run: Any, leaves: Tensors, call: Call) -> None:

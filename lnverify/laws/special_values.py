@@ -227,3 +227,31 @@ def _overflowing(ev: Evaluation, what: str, signs: Float64Array) -> Outcome:
     text += "squares overflow."
     cause = f"squares overflow: {what} of about {root:.1g} is lost"
     return Outcome("violated", 1.0, "y", (at,), text, cause, float(exact[0, at]), float(y[0, at]), None, chosen)
+
+
+@law("LN507", name="invalid-eps", severity="warning", limit=4, max_elements=1 << 12,
+     source="IEEE 754-2019, 5.4.1 and 7.2: the square root of a negative number, and of NaN, is NaN")  # fmt: skip
+def invalid_eps(ev: Evaluation) -> Outcome:
+    """An eps with which the root does not exist is refused, or gives NaN: a negative eps beyond the variance, and NaN.
+
+    A finite y hides a mistake of the caller (a clamp at 0, an absolute value): a warning.
+    """
+    case = ev.case
+    if case.rows == 0 or case.n == 0 or ev.subject.capabilities.eps is not None:
+        return INAPPLICABLE
+    if not np.isfinite(case.matrix("x")).all():
+        return INAPPLICABLE
+    with np.errstate(all="ignore"):
+        # beyond every row's variance by a factor, so that no rounding of it decides
+        beyond = -4.0 * float(np.square(case.matrix("x")).mean(axis=1).max()) - 1.0
+    if not np.isfinite(beyond) or -beyond > FORMATS[case.dtype].largest / 4:
+        return INAPPLICABLE
+    for eps in (beyond, float("nan")):
+        chosen = replace(case, eps=eps, recipe=None)
+        got = ev.again(chosen).ask("y").arrays.get("y")
+        if got is not None and got.size == case.size and np.isfinite(got.values).any():
+            shown = "NaN" if np.isnan(eps) else f"{eps:.6g}, below minus the variance,"
+            text = f"With eps = {shown} y is finite, where the root of variance + eps does not exist."
+            return Outcome("violated", 1.0, "y", (), text, "an eps without a root gives numbers", np.nan,
+                           float(got.values.ravel()[0]), None, chosen)  # fmt: skip
+    return Outcome("holds", 0.0, "y")

@@ -19,6 +19,7 @@ This file must not import torch: `all_mutants()` leaves the torch ones out where
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -146,6 +147,8 @@ def _collect(name: str, modules: tuple[str, ...], torch_module: str) -> list[Any
 
 
 def declared_mutants() -> list[Any]:
-    """Those that break what they declare or return beside y (declared.py); they have the same id, bug and subject."""
-    found: list[Any] = importlib.import_module("lnverify.mutants.declared").MUTANTS
+    """Those that break what they declare or return beside y; they have the same id, bug and subject."""
+    found = list(importlib.import_module("lnverify.mutants.declared").MUTANTS)
+    if importlib.util.find_spec("torch") is not None:
+        found += importlib.import_module("lnverify.mutants.torch_declared").MUTANTS
     return found

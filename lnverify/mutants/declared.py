@@ -1,5 +1,7 @@
 """Mutants that break what they declare about themselves, what they return beside y, or only the last digits.
 
+Those in torch are in torch_declared.py.
+
 They are right by the bound of y; their declaration, an alias, the returned statistics or the rounding of their
 gradients in 16 bits make them wrong.
 """
@@ -23,24 +25,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class DeclaredMutant:
-    """A NumPy forward with the declaration that it breaks; the fields are those of Mutant."""
+    """A forward with the declaration that it breaks; the fields are those of Mutant."""
 
     id: str
     bug: str
-    forward: Forward
+    forward: Forward | Any
     laws: tuple[str, ...]
     declares: Mapping[str, Any]
     dtypes: tuple[str, ...] = ("float32", "float64")
     threads: tuple[str, ...] = ()
-    backward: Backward = TEXTBOOK_BACKWARD
+    backward: Backward | None = TEXTBOOK_BACKWARD
+    framework: str = "numpy"
 
     def subject(self) -> Subject:
         """A new subject that runs this implementation."""
         adapters = importlib.import_module("lnverify.adapters")
         declaration = importlib.import_module("lnverify.subject").Declaration
         options = declaration(
-            operation="layer_norm", framework="numpy", dtypes=self.dtypes, backward=self.backward, **self.declares
-        )
+            operation="layer_norm", framework=self.framework, dtypes=self.dtypes, backward=self.backward,
+            **self.declares,
+        )  # fmt: skip
         subject: Subject = adapters.adapt(self.forward, f"mutant:{self.id}", options)
         return subject
 

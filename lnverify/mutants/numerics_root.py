@@ -39,6 +39,8 @@ def root_of(change: str) -> Root:
                 root = one / np.sqrt(variance + p.eps * p.eps)
             case "count":
                 root = one / np.sqrt(variance * p.count / (p.count + p.eps))
+            case "absolute":
+                root = one / np.sqrt(np.abs(variance + p.eps))
             case "float16":
                 root = one / np.sqrt(variance + p.real(np.float16(p.eps)))
             case _:
@@ -122,6 +124,8 @@ MUTANTS = [
            "LN5")),
     Mutant("eps-fixed", "The eps argument is not forwarded: 1e-5 always.", FORWARDED,
            forward(root=root_of("fixed")), B, trigger=Sample(eps=0.1)),
+    Mutant("root-of-absolute-value", "The root is that of |variance + eps|: a negative eps goes unnoticed.", (),
+           forward(root=root_of("absolute")), B, trigger=Sample(eps=-2.0), laws=("LN507",)),
     Mutant("eps-in-count", "A misplaced parenthesis adds eps to the element count.",
            ("xlite-dev/LeetCUDA#309",),
            forward(root=root_of("count")), B, trigger=SMALL, laws=("LN1", "LN5")),

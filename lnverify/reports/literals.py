@@ -119,6 +119,11 @@ class Literals:
         raise UnwritableError
 
 
+def number(value: float) -> str:
+    """A Python expression for a number, without an import."""
+    return repr(value) if isfinite(value) else f'float("{value}")'
+
+
 def _nested(values: Float64Array, dtype: str) -> str:
     if values.ndim == 0:
         return shortest(float(values), dtype)

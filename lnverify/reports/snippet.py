@@ -16,7 +16,7 @@ from typing import Any
 from lnverify.errors import LnverifyError
 from lnverify.finding import Finding, Observation
 from lnverify.floats import FloatArray
-from lnverify.reports.literals import LISTED, Literals, UnwritableError
+from lnverify.reports.literals import LISTED, Literals, UnwritableError, number
 from lnverify.reports.wording import ARRAY_ORDER, COMPARING, NEEDED, bound_text, relevant
 
 ARGUMENTS = ("x", "weight", "bias")
@@ -81,7 +81,7 @@ class _Script:
         self.leaves: dict[str, str] = {}  # what a gradient is asked for, where it is not the variable itself
         self.expression = ""
         self.shape = repr(tuple(self.case["normalized_shape"]))
-        self.eps = repr(float.fromhex(self.case["eps"]))
+        self.eps = number(float.fromhex(self.case["eps"]))
         self.present = [a for a in ARGUMENTS if a in self.case["arrays"]]
         self.literals = Literals(self.prefix)
         self.output = self.seen.output or ("dx" if "dy" in self.case["arrays"] else "y")
