@@ -68,8 +68,10 @@ def attempt(body: Callable[[Attempt], None]) -> Response:
 def split(returned: Any, returns: tuple[str, ...]) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     """What a forward returned, as y, everything else in its order, and all that has a declared name.
 
-    Raises TypeError where fewer arrays came than were declared.
+    A mapping is by name. Raises TypeError where fewer arrays came than were declared.
     """
+    if isinstance(returned, Mapping) and set(returns) <= set(returned):
+        returned = tuple(returned[name] for name in returns)
     parts = tuple(returned) if isinstance(returned, tuple | list) else (returned,)
     if len(parts) < len(returns):
         raise TypeError(f"the subject returned {len(parts)} of the declared {', '.join(returns)}")

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lnverify.adapters.calling import Attempt, attempt, named_gradients, refuse_within, saved_values, split
+from lnverify.adapters.destinations import BACKWARD, FORWARD, Destination, Writing, results
 from lnverify.adapters.layouts import Placed, place
 from lnverify.adapters.locate import companion, source_of
 from lnverify.adapters.signature import (
@@ -56,7 +57,7 @@ def adapt(obj: Any, target: str, options: Declaration) -> Subject:
         signature, matched = match_pair(parameters(obj), parameters(other), target, options.arguments)
         backward = (other, matched)
     fixed = fixed_eps(signature.has("eps"), preset_eps(obj) if options.eps is None else options.eps, target)
-    returns = options.returns or ("y",)
+    returns = results(signature, options.returns)
     names = operation(options.operation or "layer_norm").arguments
     taken = tuple(name for name in names if signature.has(name))
     output_dtype = options.output_dtype or "input"
@@ -137,6 +138,16 @@ def to_array(value: Any, name: str, storage: str) -> FloatArray:
     return FloatArray(dtype, np.array(value, order="C", copy=True).view(FORMATS[dtype].bits))
 
 
+def _writing(state: Attempt, request: Request, signature: Signature, names: tuple[str, ...]) -> Writing:
+    """Calls that also give what is written into; 16-bit results are float32, like 16-bit arguments."""
+
+    def give(made: Destination) -> tuple[npt.NDArray[Any], Callable[[], None]]:
+        return made.inner.view(NATIVE[made.dtype]), lambda: None
+
+    given_as = lambda dtype: dtype if dtype in NATIVE else "float32"  # noqa: E731
+    return Writing(signature, request, names, give, state.changed, given_as)
+
+
 def _called(
     request: Request,
     held: dict[str, Held],
@@ -187,7 +198,8 @@ def _run(
     values: dict[str, Any] = {name: h.array for name, h in held.items() if name != "dy"}
     values.update(eps=request.eps, normalized_shape=request.normalized_shape, dtype=storage)
     values["axis"] = axis(request.normalized_shape)
-    returned = _called(request, held, lambda given: signature.call(function, given), values, returns)
+    writing = _writing(state, request, signature, FORWARD)
+    returned = _called(request, held, lambda given: writing.call(function, given), values, returns)
     y, extra, named = split(returned, returns)
     for name, value in {**named, "y": y}.items():
         if name in request.wanted:
@@ -202,9 +214,10 @@ def _run(
         dy = state.arrays["dy"].values.astype(np.float32) if rounded else y if own else held["dy"].array
         before = np.array(dy, copy=True)
         given = {**values, **saved_values(extra, named), "y": y, "dy": dy}
+        writing = _writing(state, request, backward[1], BACKWARD)
         if request.history == "repeated":
-            backward[1].call(backward[0], given)
-        found = backward[1].call(backward[0], given)
+            writing.call(backward[0], given)
+        found = writing.call(backward[0], given)
         arguments = operation(request.operation).arguments
         present = tuple(name for name in arguments if name in request.arrays)
         for name, value in named_gradients(found, arguments, present).items():

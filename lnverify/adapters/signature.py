@@ -27,6 +27,9 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "mean": ("mean", "mu"),
     "rstd": ("rstd", "invstd", "inv_std", "rsigma"),
     "saved": ("saved", "saved_tensors", "cache", "residuals"),
+    "dx": ("dx", "grad_input", "grad_x", "dinput", "dinp"),
+    "dweight": ("dweight", "grad_weight", "dgamma", "dscale", "dw"),
+    "dbias": ("dbias", "grad_bias", "dbeta", "doffset", "db"),
 }
 FORWARD = ("x", "weight", "bias", "eps", "normalized_shape", "axis", "dtype")
 BACKWARD = ("dy", *FORWARD, "y", "mean", "rstd", "saved")
@@ -35,6 +38,7 @@ BUILTINS: dict[str, str] = {
     "torch.layer_norm": "input, normalized_shape, weight=None, bias=None, eps=1e-05",
     "torch.native_layer_norm": "input, normalized_shape, weight, bias, eps",
 }
+DESTINATIONS = ("y", "mean", "rstd", "dx", "dweight", "dbias")  # what a callable may write its results into
 EMPTY = inspect.Parameter.empty
 
 
@@ -58,6 +62,11 @@ class Signature:
     def has(self, ours: str) -> bool:
         """Whether a parameter was matched to our name."""
         return any(p.ours == ours for p in self.parameters)
+
+    @property
+    def wants(self) -> tuple[str, ...]:
+        """Destinations that it cannot be called without."""
+        return tuple(p.ours for p in self.parameters if p.ours in DESTINATIONS and p.default is EMPTY)
 
     def call(self, function: Callable[..., Any], values: Mapping[str, Any]) -> Any:
         """Call the function with our values; an absent one stays at its default, or is None without one."""
@@ -147,6 +156,7 @@ def match(
     be matched, for a declared name that does not exist, and where nothing matches the first allowed name.
     """
     arguments = dict(arguments or {})
+    allowed = (*allowed, *_destinations(found, arguments, allowed))
     for theirs, ours in arguments.items():
         if ours not in allowed:
             raise SignatureError(f"{label}: {theirs!r} is mapped to {ours!r}, which is none of {', '.join(allowed)}.")
@@ -193,6 +203,22 @@ def match(
             f"?map=theirs:{first} or @lnverify.subject(arguments={{'theirs': {first!r}}})."
         )
     return Signature(tuple(matched), 1 if one_dim else None)
+
+
+def _destinations(
+    found: list[inspect.Parameter] | None, arguments: Mapping[str, str], allowed: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Names of results that a callable may write into: where it cannot be called without y (or, a backward, dx).
+
+    A forward that takes a mean and returns y is no such thing: it wants to be told the mean.
+    """
+    first, results = ("dx", DESTINATIONS[3:]) if "dy" in allowed else ("y", DESTINATIONS[:3])
+    if "normalized_shape" not in allowed or "weight" not in allowed:
+        return ()  # of a module
+    required = (p for p in found or () if p.default is EMPTY)
+    if any((arguments.get(p.name) or our_name(p.name, (first,))) == first for p in required):
+        return results
+    return ()
 
 
 def match_pair(

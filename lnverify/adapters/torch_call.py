@@ -11,9 +11,10 @@ from contextlib import nullcontext
 from typing import Any
 
 from lnverify.adapters.calling import Attempt, attempt, named_gradients, refuse_within, saved_values, split
+from lnverify.adapters.destinations import Destination, Writing
 from lnverify.adapters.signature import Signature, axis
 from lnverify.adapters.torch_history import others, overwritten, while_others_call
-from lnverify.adapters.torch_tensors import Held, hold, to_array
+from lnverify.adapters.torch_tensors import Held, hold, to_array, to_bits, to_tensor
 from lnverify.adapters.torch_transforms import TRANSFORMS, transformed
 from lnverify.operation import operation
 from lnverify.protocol import Request, Response
@@ -23,8 +24,13 @@ Tensors = Mapping[str, Any]
 Bind = Callable[[Request, Tensors], tuple[dict[str, Any], Callable[[Tensors], Any]]]
 
 
-def outputs(arguments: tuple[str, ...], returns: tuple[str, ...], separate_backward: bool) -> tuple[str, ...]:
-    """What a torch subject with these arguments can be asked for."""
+def outputs(
+    arguments: tuple[str, ...], returns: tuple[str, ...], separate_backward: bool, written: bool = False
+) -> tuple[str, ...]:
+    """What a torch subject with these arguments can be asked for. written: into tensors that it is given, which
+    autograd does not follow."""
+    if written and not separate_backward:
+        return ("y", *(n for n in returns if n in ("mean", "rstd")))
     first = (*(n for n in returns if n in ("mean", "rstd")), *(f"d{name}" for name in arguments))
     if separate_backward:
         return ("y", *first)
@@ -46,7 +52,7 @@ def answer(
     request: Request,
     bind: Bind,
     returns: tuple[str, ...] = ("y",),
-    backward: tuple[Callable[..., Any], Signature] | None = None,
+    backward: tuple[Callable[..., Any], Signature | Writing] | None = None,
 ) -> Response:
     """Run the subject once per forward that the wanted outputs need."""
     import torch
@@ -80,6 +86,22 @@ def answer(
         run.look_for_changes()
 
     return attempt(body)
+
+
+def writing(request: Request, signature: Signature, names: tuple[str, ...], overrun: list[str]) -> Writing:
+    """Calls that also give the tensors that a subject writes into."""
+
+    def give(made: Destination) -> tuple[Any, Callable[[], None]]:
+        storage = to_tensor(made.buffer, made.dtype).to(request.device)
+        inner = storage[made.band : storage.numel() - made.band].view(made.shape)
+
+        def back() -> None:
+            if request.device != "cpu":  # there the tensor lies over the buffer itself
+                made.buffer[...] = to_bits(storage)
+
+        return inner, back
+
+    return Writing(signature, request, names, give, overrun)
 
 
 class _Run:
@@ -232,7 +254,7 @@ class _Run:
         leaves: Tensors,
         call: Callable[[Tensors], Any],
         function: Callable[..., Any],
-        signature: Signature,
+        signature: Signature | Writing,
     ) -> None:
         """Forward, then a backward function of the subject's own."""
         refuse_within(self.request.history)

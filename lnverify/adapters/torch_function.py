@@ -9,11 +9,13 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from lnverify.adapters import require
+from lnverify.adapters.destinations import BACKWARD, FORWARD, results
 from lnverify.adapters.locate import companion, source_of
 from lnverify.adapters.signature import (
     Signature,
@@ -24,7 +26,7 @@ from lnverify.adapters.signature import (
     parameters,
     preset_eps,
 )
-from lnverify.adapters.torch_call import Tensors, answer, outputs, scalars
+from lnverify.adapters.torch_call import Tensors, answer, outputs, scalars, writing
 from lnverify.operation import operation
 from lnverify.protocol import Request, Response
 from lnverify.subject import Declaration, Subject
@@ -50,27 +52,32 @@ def adapt(obj: Any, target: str, options: Declaration) -> Subject:
         signature, matched = match_pair(found, parameters(other), target, options.arguments)
         backward = (other, matched)
     fixed = fixed_eps(signature.has("eps"), preset_eps(obj) if options.eps is None else options.eps, target)
-    returns = options.returns or ("y",)
+    returns = results(signature, options.returns)
     if getattr(obj, "__name__", "").startswith("native_layer_norm") and len(returns) == 1:
         returns = ("y", "mean", "rstd")
     names = operation(options.operation or "layer_norm").arguments
     taken = tuple(name for name in names if signature.has(name))
 
-    def bind(request: Request, tensors: Tensors) -> tuple[dict[str, Any], Callable[[Tensors], Any]]:
-        fixed_values = scalars(request)
-        return dict(tensors), lambda leaves: signature.call(function, {**fixed_values, **leaves})
-
     def run(request: Request) -> Response:
         for name in names:
             if name in request.arrays and name not in taken:
                 return Response(refusal=f"TypeError: {target} has no parameter for {name}")
-        return answer(request, bind, returns, backward)
+        overrun: list[str] = []
+
+        def bind(request: Request, tensors: Tensors) -> tuple[dict[str, Any], Callable[[Tensors], Any]]:
+            fixed_values = scalars(request)
+            call = writing(request, signature, FORWARD, overrun).call
+            return dict(tensors), lambda leaves: call(function, {**fixed_values, **leaves})
+
+        own = backward and (backward[0], writing(request, backward[1], BACKWARD, overrun))
+        response = answer(request, bind, returns, own)
+        return replace(response, changed=(*response.changed, *overrun)) if overrun else response
 
     return Subject(
         target=target,
         capabilities=options.capabilities(
             devices=devices(torch),
-            outputs=outputs(taken, returns, backward is not None),
+            outputs=outputs(taken, returns, backward is not None, bool(signature.wants)),
             eps=fixed,
             max_dims=signature.max_dims,
             affine=affine_modes("weight" in taken, "bias" in taken),

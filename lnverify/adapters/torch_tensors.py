@@ -61,15 +61,16 @@ def hold(array: FloatArray, layout: str, device: str) -> Held:
     plain = layout == "contiguous" or placed.buffer.size == 0
     pristine = array.bits.reshape(-1) if plain else placed.buffer.copy()
     if plain and device == "cpu":
-        return Held(_tensor(placed.view, array.dtype), placed, pristine)
+        return Held(to_tensor(placed.view, array.dtype), placed, pristine)
     # A view of the whole storage, as slicing in torch makes it: with an offset of its own.
-    storage = _tensor(placed.buffer, array.dtype)
+    storage = to_tensor(placed.buffer, array.dtype)
     storage = storage if device == "cpu" else storage.to(device)
     tensor = torch.as_strided(storage, placed.view.shape, placed.strides, placed.offset)
     return Held(tensor, placed, pristine, None if device == "cpu" else storage)
 
 
-def _tensor(bits: BitsArray, dtype: str) -> Any:
+def to_tensor(bits: BitsArray, dtype: str) -> Any:
+    """A tensor on the CPU over the memory of the bits."""
     import torch
 
     if dtype in NATIVE:
