@@ -124,4 +124,5 @@ def _observation(crash: Crash) -> Observation:
         case=_case(crash).to_json(), outputs={}, ratio=float("inf"), output=crash.request.wanted[0],
         message=f"Asked for {wanted}, the subject crashed: {crash.response.refusal}.",
         transcript=({"request": request_key(crash.request), "response": response_to_json(crash.response)},),
+        said=crash.response.said(),
     )  # fmt: skip

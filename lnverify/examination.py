@@ -283,6 +283,7 @@ class Examination:
             case=shown.to_json(), outputs=outputs, message=outcome.message, ratio=outcome.ratio,
             output=outcome.output, index=outcome.index, expected=outcome.expected, got=outcome.got,
             bound=outcome.bound, base=None if shown is case else case.to_json(), transcript=recorder.entries(),
+            said=answer.said(),
         )  # fmt: skip
 
 

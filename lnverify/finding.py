@@ -57,7 +57,8 @@ class Observation:
     case: Case.to_json() of the case to show; outputs: named arrays as FloatArray.to_json(), what the subject
     returned for it. base: the case that the law was given where it made `case` from another one, else None.
     transcript: every request of the law and its answer, in order, as (SHA-256 of the request, Response as
-    data), so that the law can judge again without the subject; empty where it would be too large.
+    data), so that the law can judge again without the subject; empty where it would be too large. said: what the
+    subject warned and printed meanwhile, line by line.
     """
 
     case: Mapping[str, Any]
@@ -71,6 +72,7 @@ class Observation:
     bound: float | None = None
     base: Mapping[str, Any] | None = None
     transcript: tuple[Mapping[str, Any], ...] = ()
+    said: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
@@ -80,6 +82,7 @@ class Observation:
             "outputs": dict(self.outputs), "message": self.message,
             "ratio": _number(self.ratio), "output": self.output, "index": list(self.index),
             "expected": _number(self.expected), "got": _number(self.got), "bound": _number(self.bound),
+            "said": list(self.said),
         }  # fmt: skip
 
 
@@ -212,7 +215,7 @@ def _observation(data: Mapping[str, Any]) -> Observation:
         case=data["case"], outputs=data["outputs"], message=data["message"], ratio=float(data["ratio"]),
         output=data["output"], index=tuple(data["index"]), expected=_float(data["expected"]),
         got=_float(data["got"]), bound=_float(data["bound"]), base=data["base"],
-        transcript=tuple(data["transcript"]),
+        transcript=tuple(data["transcript"]), said=tuple(data.get("said", ())),
     )  # fmt: skip
 
 

@@ -80,3 +80,8 @@ class Response:
     aliases: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     printed: str = ""
+
+    def said(self, most: int = 3) -> tuple[str, ...]:
+        """The last lines of what the subject warned and printed."""
+        printed = [line for line in self.printed.strip().splitlines() if line.strip()]
+        return (*self.warnings[-most:], *printed[-most:])

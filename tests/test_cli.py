@@ -326,3 +326,33 @@ def test_a_usage_error_of_a_law_file_is_not_swallowed(own_law: Path) -> None:
     own_law.write_text("from lnverify.errors import UsageError\nraise UsageError('needs numpy 3.')")
     result = lnverify("laws", "--laws", str(own_law))
     assert (result.exit_code, result.stderr) == (2, "lnverify: needs numpy 3.\n")
+
+
+def test_a_family_is_explained_law_by_law() -> None:
+    result = lnverify("explain", "ln6")
+    assert (result.exit_code, result.stderr) == (
+        2, "lnverify: 'ln6' names 9 laws, LN601 to LN609: explain one of them.\n"
+    )  # fmt: skip
+
+
+def test_a_finding_that_is_named_twice_is_replayed_once(runner: Any) -> None:
+    runner(samples.violated())
+    lnverify("check", "--json", "out.json")
+    ident = samples.reduction_findings()[0].id
+    assert lnverify("replay", "out.json", "--finding", f"{ident},{ident}").stdout.count(ident) == 1
+
+
+def test_what_the_subject_says_is_shown_with_the_finding(tmp_path: Path) -> None:
+    Path("loud.py").write_text(
+        "import warnings\n\n\ndef ln(x, eps=1e-5):\n    print('on the slow path')\n    warnings.warn('no kernel')\n"
+        "    return x\n"
+    )
+    result = lnverify(
+        "check", "./loud.py:ln?framework=numpy", "--no-isolate", "--select", "LN101", "--dtype", "fp32",
+        "--max-examples", "1", "--json", "out.json", "-x",
+    )  # fmt: skip
+    shown = [line.strip() for line in result.stdout.splitlines()]
+    assert "it said: UserWarning: no kernel" in shown
+    assert "it said: on the slow path" in shown
+    said = load_report(Path("out.json"))[0].findings[0].smallest.said
+    assert said == ("UserWarning: no kernel", "on the slow path")

@@ -139,7 +139,7 @@ def test_a_crash_is_a_finding_and_the_run_goes_on(subjects, name, cause):
     results = {r.law: r for r in report.results}
     assert results["LN606"].verdict == "crashed"
     assert results["LN101"].verdict == "holds"
-    assert results["LN101"].informative > 40  # of the shapes that it answers
+    assert results["LN101"].informative > 10  # of the shapes that it answers
 
 
 def test_a_crash_on_an_ordinary_input_is_a_finding_too(subjects):

@@ -19,6 +19,9 @@ def command(laws: tuple[str, ...]) -> int:
     chosen: list[Law] = []
     for word in laws:
         found = [entry for i, entry in known.items() if i == word.upper() or entry.name == word.lower()]
+        family = [i for i in known if i.startswith(word.upper())]
+        if family and not found:
+            raise UsageError(f"{word!r} names {len(family)} laws, {family[0]} to {family[-1]}: explain one of them.")
         if not found:
             ids = f", {min(known)} to {max(known)}" if known else ""
             raise UsageError(f"there is no law {word!r}: `lnverify laws` lists the ids{ids}.")

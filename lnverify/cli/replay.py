@@ -77,7 +77,7 @@ def pick(reports: Sequence[Report], chosen: Sequence[str] | None) -> list[Findin
         if not found:
             ids = ", ".join(dict.fromkeys(finding.id for finding in findings)) or "it has none"
             raise UsageError(f"the report has no finding {word!r}: {ids}.")
-        picked += found
+        picked += [finding for finding in found if finding not in picked]
     return picked
 
 

@@ -193,6 +193,8 @@ def _finding(place: int, group: Sequence[Finding], report: Report, source: str, 
         _prose(Text(f"{label} case: {kind}{wording.case_text(seen)}"), console, indent=3)
         if label == "smallest":
             _inputs(seen, console)
+    for line in lead.smallest.said:
+        _prose(Text(f"it said: {line}", "dim"), console, indent=3)
     console.print()
     if source:
         _verbatim(f"   {wording.command('replay', source, '--finding', lead.id)}", console, "cyan")
