@@ -16,7 +16,7 @@ LAYOUTS = (
     "contiguous", "transposed", "strided", "reversed", "offset", "expanded", "permuted", "swapped", "padded", "skipped",
     "sliced", "output",
 )  # fmt: skip
-HISTORIES = ("", "overwritten", "followed", "repeated", "changed", "output", "threads")
+HISTORIES = ("", "overwritten", "followed", "repeated", "changed", "output", "threads", "stream")
 GRAD_MODES = ("enabled", "no_grad", "inference")
 
 
@@ -38,7 +38,7 @@ class Request:
     'followed': a later call on other numbers, before the results are read and before the backward runs. 'repeated':
     the backward runs twice on one forward, its second result is given. 'changed': the arguments are overwritten
     between forward and backward (and put back). 'output': y is overwritten there. 'threads': another thread calls on
-    other numbers at the same time.
+    other numbers at the same time. 'stream': on a CUDA stream of its own, behind work that still writes the arguments.
     module_action (modules only): '' sets the parameters of a new module from the arrays; 'state_dict',
     'deepcopy' and 'to' then send it through that round trip first ('to': made in float32, moved to the dtype);
     'initial', 'initial:no_affine', 'initial:no_bias' run a new module as it is, and `initial_weight` and

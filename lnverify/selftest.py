@@ -149,14 +149,17 @@ def _workers(jobs: int) -> Iterator[Callable[[Callable[[Any], T], list[Any]], It
 
 def kills(law: str) -> Row:
     """Run one law alone on its mutant (lnverify.mutants.kills): (law, 'law', (mutant,), killed, note)."""
-    from lnverify.mutants import all_mutants, declared_mutants
+    from lnverify.mutants import all_mutants, cuda_mutants, declared_mutants
     from lnverify.mutants.kills import KILLS
 
     name, dtype = KILLS[law]
-    entries: list[Any] = [*all_mutants(), *declared_mutants()]
+    entries: list[Any] = [*all_mutants(), *declared_mutants(), *cuda_mutants()]
     mutant = next((entry for entry in entries if entry.id == name), None)
     if mutant is None:
-        return law, "law", (name,), True, "not run: the mutant needs torch"
-    report = check(mutant.subject(), dtypes=[dtype], profile="quick", select=[law], max_examples=4)
+        return law, "law", (name,), True, "not run: the mutant needs torch, or a CUDA device"
+    where = [getattr(mutant, "device", "cpu")]
+    report = check(
+        mutant.subject(), dtypes=[dtype], profile="quick", select=[law], devices=where, max_examples=4, fail_fast=True
+    )
     ratio = max((f.worst_ratio for f in report.findings), default=0.0)
     return law, "law", (name,), bool(report.findings), f"{dtype}, worst ratio {ratio:.3g}"

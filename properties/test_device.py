@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lnverify.mutants import all_correct, all_mutants
+from lnverify.mutants import Mutant, all_correct, all_mutants, cuda_mutants
 from lnverify.runner import check
 
 torch = pytest.importorskip("torch", reason="these implementations are written in torch")
@@ -26,6 +26,14 @@ def test_right_code_passes(device: str, name: str, dtype: str) -> None:
     report = check(entry.subject(), dtypes=[dtype], devices=[device], profile="selftest", max_examples=4)
     assert [f"{f.law}: {f.message}" for f in report.findings if f.severity == "error"] == []
     assert report.results[0].device == device
+
+
+@pytest.mark.parametrize("mutant", cuda_mutants(), ids=lambda m: m.id)
+def test_a_mutant_of_this_device_is_found(device: str, mutant: Mutant) -> None:
+    if not device.startswith("cuda") or (mutant.laws == ("LN716",) and torch.cuda.device_count() < 2):
+        pytest.skip("it takes --device cuda, and a second one for LN716")
+    report = check(mutant.subject(), dtypes=["float32"], devices=[device], select=mutant.laws, max_examples=4)
+    assert report.verdict == "violated"
 
 
 def test_a_wrong_one_is_found(device: str) -> None:

@@ -21,6 +21,9 @@ def test_a_right_subject_is_right_whatever_happened(history, target):
     """Plain torch raises where its arguments were changed before the backward, and is right in all else."""
     given = arrays()
     response = ask(resolve(target), given, history=history)
+    if history == "stream":
+        assert response.refusal == "TypeError: streams belong to CUDA, not to cpu"
+        return
     if history == "changed":
         assert response.refusal is not None
         assert "modified by an inplace operation" in response.refusal

@@ -13,7 +13,7 @@ from typing import Any
 from lnverify.adapters.calling import Attempt, attempt, named_gradients, refuse_within, saved_values, split
 from lnverify.adapters.destinations import Destination, Writing
 from lnverify.adapters.signature import Signature, axis
-from lnverify.adapters.torch_history import others, overwritten, while_others_call
+from lnverify.adapters.torch_history import on_a_stream, others, overwritten, while_others_call
 from lnverify.adapters.torch_tensors import Held, hold, to_array, to_bits, to_tensor
 from lnverify.adapters.torch_transforms import TRANSFORMS, transformed
 from lnverify.operation import operation
@@ -146,7 +146,10 @@ class _Run:
             if history == "overwritten":
                 with overwritten(leaves):
                     call(leaves)
-            returned = while_others_call(leaves, call, self.first) if history == "threads" else call(leaves)
+            if history == "threads":
+                returned = while_others_call(leaves, call, self.first)
+            else:
+                returned = on_a_stream(leaves, call) if history == "stream" else call(leaves)
             y, extra, named = split(returned, self.returns)
             if history == "followed":
                 call(others(leaves))

@@ -44,6 +44,31 @@ def others(leaves: Tensors) -> dict[str, Any]:
     return {**leaves, "x": _other(x).requires_grad_(x.requires_grad)}
 
 
+def on_a_stream(leaves: Tensors, call: Callable[[Tensors], Any]) -> Any:
+    """What the subject returns on a stream of its own, where its arguments hold other numbers until work that comes
+    before it in that stream is done: a kernel in another stream reads those. Raises TypeError elsewhere than on CUDA.
+    """
+    import torch
+
+    device = leaves["x"].device
+    if device.type != "cuda":
+        raise TypeError(f"streams belong to CUDA, not to {device.type}")
+    kept = {name: leaf.detach().clone() for name, leaf in leaves.items()}
+    with torch.no_grad():
+        for leaf in leaves.values():
+            leaf.copy_(_other(leaf))
+    torch.cuda.synchronize(device)
+    stream = torch.cuda.Stream(device)
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(20_000_000)  # cycles: some 10 ms
+        with torch.no_grad():
+            for name, leaf in leaves.items():
+                leaf.copy_(kept[name])
+        returned = call(leaves)
+    torch.cuda.synchronize(device)
+    return returned
+
+
 def while_others_call(leaves: Tensors, call: Callable[[Tensors], Any], first: Callable[[Any], Any]) -> Any:
     """What the subject returns while another thread calls it on other numbers. first: takes y out of it."""
     import torch

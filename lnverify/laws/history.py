@@ -160,3 +160,34 @@ def repetitions(ev: Evaluation) -> Outcome:
 
 
 REPEATED = "a repeated call is sometimes wrong"
+
+
+@law("LN715", name="side-stream", severity="error", limit=8, max_elements=1 << 14,
+     source="CUDA C++ Programming Guide, streams; torch.cuda.stream: kernels go into the current stream")  # fmt: skip
+def side_stream(ev: Evaluation) -> Outcome:
+    """On CUDA, y is right in a stream of its own, behind work of that stream that still writes x, weight and bias.
+
+    Catches kernels that are launched into the default stream. Elsewhere than on CUDA the law is inapplicable.
+    """
+    if not ev.case.device.startswith("cuda") or not _right(ev):
+        return INAPPLICABLE
+    arrays = {k: v for k, v in ev.case.arrays.items() if k in ("x", "weight", "bias")}
+    case = replace(ev.case, arrays=arrays, layouts={}, requires_grad=(), history="stream", recipe=None)
+    return _judge(ev, case, "In a stream of its own", "kernels run outside the current CUDA stream", ["y"])
+
+
+@law("LN716", name="second-device", severity="error", limit=4, max_elements=1 << 14,
+     source="torch.cuda: the device of the tensors counts, not the current one")  # fmt: skip
+def second_device(ev: Evaluation) -> Outcome:
+    """On a second CUDA device, which is not the current one, y and the gradients are what they are on the first.
+
+    Inapplicable where there is no second device.
+    """
+    if not ev.case.device.startswith("cuda") or ev.case.device == "cuda:1" or not _right(ev):
+        return INAPPLICABLE
+    case = replace(ev.case, device="cuda:1", recipe=None)
+    refusal = ev.rerun(case).response.refusal
+    if refusal is not None and "device ordinal" not in refusal:
+        text = f"On a second device it is refused: {refusal}"
+        return Outcome("crashed", np.inf, "y", (), text, "a second device is refused", case=case)
+    return _judge(ev, case, "On a second device", "a second device gives other results", _outputs(case))

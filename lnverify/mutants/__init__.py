@@ -152,3 +152,11 @@ def declared_mutants() -> list[Any]:
     if importlib.util.find_spec("torch") is not None:
         found += importlib.import_module("lnverify.mutants.torch_declared").MUTANTS
     return found
+
+
+def cuda_mutants() -> list[Mutant]:
+    """Those that only a CUDA device shows; none where torch sees no such device."""
+    if importlib.util.find_spec("torch") is None or not importlib.import_module("torch").cuda.is_available():
+        return []
+    found: list[Mutant] = importlib.import_module("lnverify.mutants.torch_cuda").MUTANTS
+    return found

@@ -71,4 +71,6 @@ KILLS: dict[str, tuple[str, str]] = {
     "LN712": ("kept-as-attributes", "float32"),
     "LN713": ("shared-scratch", "float32"),
     "LN714": ("wrong-at-times", "float32"),
+    "LN715": ("default-stream", "float32"),
+    "LN716": ("kept-on-first-device", "float32"),
 }

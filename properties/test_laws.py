@@ -1,0 +1,37 @@
+"""Every law alone kills its mutant, and right code of two kinds passes the laws of every file in lnverify/laws/."""
+
+from __future__ import annotations
+
+import pytest
+
+from lnverify.law import load_laws
+from lnverify.mutants import all_correct
+from lnverify.mutants.kills import KILLS
+from lnverify.runner import check
+from lnverify.selftest import kills
+
+RIGHT = (("two-pass-serial", "float32"), ("folded-fma", "bfloat16"))
+LAWS = {i: law.check.__module__ for i, law in load_laws().items() if law.check.__module__.startswith("lnverify.laws.")}
+
+
+def test_every_law_has_a_mutant() -> None:
+    assert LAWS
+    assert set(KILLS) == set(LAWS)
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_a_law_alone_kills_its_mutant(law: str) -> None:
+    row = kills(law)
+    if row[4].startswith("not run"):
+        pytest.skip(row[4])
+    assert row[3], row
+
+
+@pytest.mark.parametrize("module", sorted(set(LAWS.values())), ids=lambda name: name.rpartition(".")[2])
+@pytest.mark.parametrize(("name", "dtype"), RIGHT)
+def test_right_code_passes(module: str, name: str, dtype: str) -> None:
+    entry = next(c for c in all_correct() if c.id == name)
+    laws = [law for law, place in LAWS.items() if place == module]
+    report = check(entry.subject(), dtypes=[dtype], profile="selftest", select=laws, max_examples=10)
+    assert report.examples > 100
+    assert [f"{f.law}: {f.message}" for f in report.findings if f.severity == "error"] == []
