@@ -1,0 +1,59 @@
+"""For each claim with evidence that runs: a wrong formula to feed it, as the arguments of its check.
+
+`tests/test_claims.py` asks for one per claim, and that the evidence then disagrees. To add a claim, add a line.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from lnverify.claims import normalizers as n
+from lnverify.claims.balls import ball, balls, sqrt
+
+
+def identity(x: Any, gamma: Any = None, beta: Any = None, eps: Any = 0) -> Any:
+    """No normalization at all."""
+    return balls(x)
+
+
+def rms(x: Any, gamma: Any = None, beta: Any = None, eps: Any = 0) -> Any:
+    """The mean is not taken away."""
+    x = balls(x)
+    return x / sqrt((x * x).sum(axis=-1, keepdims=True) / x.shape[-1] + ball(eps)) * (1 if gamma is None else gamma)
+
+
+def weighted(x: Any, gamma: Any = None, beta: Any = None, eps: Any = 0) -> Any:
+    """The first unit counts twice in the mean."""
+    x = balls(x)
+    return n.layer_norm(x, gamma, beta, eps) + x[..., :1] / x.shape[-1]
+
+
+def over_cases(x: Any, gamma: Any = None, beta: Any = None, eps: Any = 0) -> Any:
+    """Statistics over the cases."""
+    return n.batch_norm(np.atleast_2d(balls(x)), gamma, beta, eps).reshape(np.shape(x))
+
+
+def no_variance_term(x: Any, dy: Any, gamma: Any = None, beta: Any = None, eps: Any = 0) -> dict[str, Any]:
+    """A backward that takes sigma for a constant."""
+    found = n.vjp(x, dy, gamma, beta, eps)
+    g = balls(dy) * (1 if gamma is None else balls(gamma))
+    r = n.statistics(x, eps)["r"][:, None]
+    return found | {"x_bar": r * (g - g.sum(axis=1, keepdims=True) / g.shape[1])}
+
+
+LAYER = {"normalize": n.layer_norm}
+WRONG: dict[str, dict[str, Any]] = {
+    "A20": {"normalize": rms},
+    "A21": {"normalize": rms},
+    "A22": {"normalize": identity},
+    "B20": {"normalize": over_cases},
+    "B21": {"backward": no_variance_term},
+    "P01": {"weight": lambda weights, x: n.layer_norm(balls(x) @ balls(weights).T, eps=1)},
+    "X01": {"normalize": weighted},
+    "X02": {"normalize": lambda x, gamma=None, beta=None, eps=0: n.layer_norm(x, gamma, 1 + 0 * x, eps)},
+    "X03": {"normalize": identity},
+    "X07": {"root": lambda v: np.sqrt(v.astype(np.float64)) if np.isfinite(v) else np.float32(2.0**65)},
+    "X08": {"root": lambda v: np.float32(1)},
+}
