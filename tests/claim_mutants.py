@@ -43,8 +43,37 @@ def no_variance_term(x: Any, dy: Any, gamma: Any = None, beta: Any = None, eps: 
     return found | {"x_bar": r * (g - g.sum(axis=1, keepdims=True) / g.shape[1])}
 
 
-LAYER = {"normalize": n.layer_norm}
+def unbiased(x: Any, gamma: Any = None, beta: Any = None, eps: Any = 0) -> Any:
+    """The sum of squares is divided by H - 1."""
+    x = balls(x)
+    return n.layer_norm(x, gamma, beta, eps) * sqrt(ball(x.shape[-1] - 1) / x.shape[-1])
+
+
+def eps_outside(x: Any, gamma: Any = None, beta: Any = None, eps: Any = 0) -> Any:
+    """eps is added to sigma."""
+    return n.layer_norm(x) / (1 + ball(eps) * n.statistics(np.atleast_2d(balls(x)))["r"][:, None]).reshape(-1)
+
+
 WRONG: dict[str, dict[str, Any]] = {
+    "A01": {"summed": lambda weights, h: np.roll(weights, 1, axis=0) @ h},
+    "A02": {"batch": n.layer_norm},
+    "A03": {"normalize": rms},
+    "A04": {"stats": lambda x: n.statistics(x.T)},
+    "A05": {"normalize": over_cases},
+    "A06": {"normalize": over_cases},
+    "A07": {"normalize": over_cases},
+    "A08": {"normalize": lambda z, gain=None, bias=None: n.layer_norm(z, bias, gain)},
+    "P02": {"backward": lambda z, dy, gain, bias: n.vjp(z, dy, bias, gain)},
+    "B01": {"normalize": eps_outside},
+    "B02": {"batch": lambda x, eps=0: n.batch_norm(x)},
+    "B03": {"normalize": unbiased},
+    "B04": {"outside": lambda x, eps: n.layer_norm(x, eps=eps)},
+    "B05": {"normalize": identity},
+    "B06": {"batch": n.layer_norm},
+    "B07": {"normalize": rms},
+    "B08": {"normalize": rms},
+    "B09": {"weight": lambda weights, x: n.layer_norm(balls(x) @ balls(weights).T)},
+    "B10": {"normalize": over_cases},
     "A20": {"normalize": rms},
     "A21": {"normalize": rms},
     "A22": {"normalize": identity},

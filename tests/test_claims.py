@@ -62,7 +62,7 @@ def test_the_laws_that_are_named_exist() -> None:
 def test_a_false_claim_is_refuted_by_something_that_differs() -> None:
     for entry in RUNNING:
         if entry.verdict == "false":
-            assert {"counterexample", "exact", "inequality"} & {r.kind for r in entry.readings()}, entry.id
+            assert "counterexample" in {r.kind for r in entry.readings()}, entry.id
 
 
 def test_the_page_is_what_is_generated() -> None:

@@ -24,7 +24,7 @@ from lnverify.claims.reading import Reading
 from lnverify.errors import InternalError, UsageError
 
 VERDICTS = ("true", "conditional", "false", "empirical", "out of reach")
-TOPICS = ("invariance",)
+TOPICS = ("definition", "contrast", "invariance")
 PROVE = "python reference/prove_claims.py"
 
 

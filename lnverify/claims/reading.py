@@ -6,14 +6,14 @@ The functions here are the only ones that decide. None has a tolerance: balls en
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from lnverify.claims.balls import Array, ball, balls, middle
 
-KINDS = ("identity", "inequality", "counterexample", "exact", "order", "float")
+KINDS = ("identity", "inequality", "difference", "counterexample", "exact", "order", "float")
 SHARP = -64
 
 
@@ -54,7 +54,8 @@ def equal(what: str, left: Any, right: Any) -> Reading:
         for v, s in zip(gap.flat, scale.flat, strict=True)
     )
     size, spot = _widest(gap)
-    return Reading("identity", what, "equal" if holds else f"off by {size:.4g}{spot}", "|difference| <= 2^-63", holds)
+    value = f"both {middle(scale.flat[0]):.4g}" if scale.size == 1 else "equal"
+    return Reading("identity", what, value if holds else f"off by {size:.4g}{spot}", "|difference| <= 2^-63", holds)
 
 
 def differ(what: str, left: Any, right: Any) -> Reading:
@@ -63,7 +64,12 @@ def differ(what: str, left: Any, right: Any) -> Reading:
     holds = any(bool(v.is_finite()) and not v.contains(0) for v in gap.flat)
     size, spot = _widest(gap)
     got = f"off by {size:.4g}{spot}" if holds else "equal"
-    return Reading("counterexample", what, got, "a difference", holds)
+    return Reading("difference", what, got, "a difference", holds)
+
+
+def refute(what: str, left: Any, right: Any) -> Reading:
+    """What a claim says is equal differs: a counterexample, decided as in `differ`."""
+    return replace(differ(what, left, right), kind="counterexample")
 
 
 def at_most(what: str, values: Any, bound: Any) -> Reading:
@@ -81,7 +87,7 @@ def exactly(what: str, got: Any, due: Any) -> Reading:
 
 def unlike(what: str, got: Any, other: Any) -> Reading:
     """Two exact values are not the same."""
-    return Reading("counterexample", what, str(got), f"not {other}", bool(got != other))
+    return Reading("difference", what, str(got), f"not {other}", bool(got != other))
 
 
 def order(what: str, whole: int, coarse: Any, fine: Any) -> Reading:
