@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from lnverify.claims import cost, geometry
 from lnverify.claims import normalizers as n
 from lnverify.claims.balls import ball, balls, sqrt
 
@@ -79,6 +80,20 @@ WRONG: dict[str, dict[str, Any]] = {
     "A22": {"normalize": identity},
     "B20": {"normalize": over_cases},
     "B21": {"backward": no_variance_term},
+    "B30": {"backward": no_variance_term},
+    "B31": {"backward": lambda *given, **more: {"x_bar": 2 * n.vjp(*given, **more)["x_bar"]}},
+    "B32": {"jac": lambda x, gamma=None, eps=0: np.diag(np.diag(n.jacobian(x, gamma, eps)))},
+    "B33": {"backward": lambda x, dy, gamma, beta, eps: n.vjp(x, dy, gamma, beta)},
+    "X04": {"backward": lambda x, dy, gamma, eps: {"x_bar": gamma * dy}},
+    "X05": {"backward": no_variance_term},
+    "X06": {"backward": lambda x, dy, gamma, beta, eps: n.vjp(x, dy, gamma, beta)},
+    "A70": {"matrix": geometry.fisher_of_data},
+    "A71": {"of_data": geometry.fisher},
+    "A72": {"backward": no_variance_term},
+    "A73": {"backward": lambda a, dz: {"x_bar": dz}},
+    "P05": {"scale": 1},
+    "B70": {"normalizer": lambda cases, units: 2 * cost.layer_norm_operations(cases, units)},
+    "B71": {"normalizer": lambda cases, units: cost.plain_operations(cases, 1) * units},
     "P01": {"weight": lambda weights, x: n.layer_norm(balls(x) @ balls(weights).T, eps=1)},
     "X01": {"normalize": weighted},
     "X02": {"normalize": lambda x, gamma=None, beta=None, eps=0: n.layer_norm(x, gamma, 1 + 0 * x, eps)},

@@ -24,7 +24,7 @@ from lnverify.claims.reading import Reading
 from lnverify.errors import InternalError, UsageError
 
 VERDICTS = ("true", "conditional", "false", "empirical", "out of reach")
-TOPICS = ("definition", "contrast", "invariance")
+TOPICS = ("definition", "contrast", "invariance", "backward", "geometry", "cost")
 PROVE = "python reference/prove_claims.py"
 
 
