@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from lnverify.claims import cost, geometry
+from lnverify.claims import cells, cost, geometry
 from lnverify.claims import normalizers as n
 from lnverify.claims.balls import ball, balls, sqrt
 
@@ -91,6 +91,21 @@ WRONG: dict[str, dict[str, Any]] = {
     "A71": {"of_data": geometry.fisher},
     "A72": {"backward": no_variance_term},
     "A73": {"backward": lambda a, dz: {"x_bar": dz}},
+    "A40": {"normalize": rms},
+    "A41": {"cell": lambda p: cells.lstm_per_gate(p)},
+    "A42": {"rows_of_gates": cells.H},
+    "A43": {"cell": lambda p, other_way=False: cells.gru(p)},
+    "A44": {"cell": lambda p, after=True: cells.gru(p)},
+    "A45": {"normalize": lambda x: n.layer_norm(x, eps=1)},
+    "B40": {"cell": cells.lstm_paper},
+    "B41": {"of_cell": n.layer_norm},
+    "B45": {"normalize": lambda x: n.layer_norm(x, eps=1)},
+    "B46": {"normalize": rms},
+    "P03": {"cell": cells.lstm_paper},
+    "P04": {"normalize": lambda a: np.concatenate([n.layer_norm(a[:, :6]), n.layer_norm(a[:, 6:])], axis=1)},
+    "B60": {"over_all": n.channel_norm},
+    "B61": {"groups": lambda x, groups: n.channel_norm(x)},
+    "B62": {"groups": lambda x, groups: n.group_norm(x, 1)},
     "P05": {"scale": 1},
     "B70": {"normalizer": lambda cases, units: 2 * cost.layer_norm_operations(cases, units)},
     "B71": {"normalizer": lambda cases, units: cost.plain_operations(cases, 1) * units},

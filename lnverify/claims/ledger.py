@@ -24,7 +24,9 @@ from lnverify.claims.reading import Reading
 from lnverify.errors import InternalError, UsageError
 
 VERDICTS = ("true", "conditional", "false", "empirical", "out of reach")
-TOPICS = ("definition", "contrast", "invariance", "backward", "geometry", "cost")
+TOPICS = (
+    "definition", "contrast", "invariance", "backward", "cells", "depth", "norms", "geometry", "cost", "figures",
+)  # fmt: skip
 PROVE = "python reference/prove_claims.py"
 
 
