@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from lnverify.claims.balls import balls, drawn
-from lnverify.claims.ledger import claim
+from lnverify.claims.ledger import claim, listed
 from lnverify.claims.normalizers import batch_norm, layer_norm, vjp, weight_norm
 from lnverify.claims.reading import Reading, equal, exactly, floats, refute
 
@@ -140,6 +140,17 @@ def dataset_rescaling(weight: Callable[..., Any] = weight_norm) -> Iterator[Read
     a = x @ weights.T
     yield equal("layer norm of 2x and of x", layer_norm(2 * a), layer_norm(a))
     yield equal("batch norm of 2x and of x", batch_norm(2 * a), batch_norm(a))
+
+
+listed(
+    "invariance",
+    "P06",
+    "Section 5.1, Table 1",
+    "Which of batch, weight and layer norm is invariant to which of six changes of weights and cases.",
+    "true",
+    "All 18 cells.",
+    without="the command `lnverify table1` decides each cell, and shows the smallest counterexample for each no.",
+)
 
 
 @claim("X01", "symmetries", "Permuting the units permutes the output.", "true")
