@@ -23,12 +23,25 @@ Every checkable statement of two documents on layer normalization, in our words,
 |---|---|---|
 {verdicts}
 
-Evidence is computed in balls that enclose the exact values, or in whole numbers and fractions: *equal* means that the
-difference is enclosed within 2^-63, *off by* that the exact values certainly differ. A *proof* holds for every H; an
-installed lnverify shows it as proved, and `{prove}` proves it again in a checkout. A *law*
-holds implementations to the claim: `lnverify explain LN301`. Evidence that supports a false claim's verdict is a
-counterexample, or what is right instead.
+| evidence | shows | pieces |
+|---|---|---|
+{evidence}
+
+Evidence is computed in balls that enclose the exact values, or in whole numbers and fractions, so that no tolerance
+decides. `{prove}` proves again, in a checkout, what is shown as proved. For a claim that
+is false, evidence is a counterexample, and what is right instead.
 """
+SHOWS = {
+    "identity": "both sides are equal on this input: their difference is enclosed within 2^-63",
+    "inequality": "a value certainly does not exceed its bound",
+    "counterexample": "what a claim says, or leaves open, certainly fails on this input",
+    "difference": "two things that a claim keeps apart certainly differ on this input",
+    "exact": "whole numbers or fractions are the same",
+    "order": "a remainder vanishes with this power",
+    "float": "a machine format gives these bits",
+    "proof": "holds for every H, by SymPy",
+    "law": "what `lnverify check` holds implementations to",
+}
 MEANS = {
     "true": "holds as it is stated",
     "conditional": "holds under the condition that is given",
@@ -44,32 +57,30 @@ def tally(claims: Sequence[Claim]) -> dict[str, int]:
     return {verdict: found[verdict] for verdict in VERDICTS if found[verdict]}
 
 
-def evidence_kinds(claim: Claim, readings: Sequence[Reading]) -> list[str]:
-    """Pieces of evidence in words: what ran by kind, proofs, laws."""
-    found = [f"{count} {kind}" for kind, count in Counter(r.kind for r in readings).items()]
-    found += [f"proof {name}" for name in claim.proofs]
-    return found + list(claim.laws)
-
-
 def page(claims: Sequence[Claim]) -> str:
     """The page; runs the evidence of every claim."""
+    runs = [(entry, entry.readings()) for entry in claims]
+    kinds = Counter(r.kind for _, readings in runs for r in readings)
+    kinds["proof"] = len({name for entry in claims for name in entry.proofs})
+    kinds["law"] = len({law for entry in claims for law in entry.laws})
     documents = "\n".join(f"| {d.letter} | {d.what} |" for d in DOCUMENTS)
     verdicts = "\n".join(f"| {v} | {MEANS[v]} | {n} |" for v, n in tally(claims).items())
-    lines = [HEAD.format(documents=documents, verdicts=verdicts, prove=PROVE)]
+    evidence = "\n".join(f"| {kind} | {SHOWS[kind]} | {kinds[kind]} |" for kind in SHOWS)
+    lines = [HEAD.format(documents=documents, verdicts=verdicts, evidence=evidence, prove=PROVE)]
     topic = ""
-    for entry in claims:
+    for entry, readings in runs:
         if entry.topic != topic:
             topic = entry.topic
             lines.append(f"## {topic.capitalize()}\n")
-        lines.append(_entry(entry))
+        lines.append(_entry(entry, readings))
     return "\n".join(lines)
 
 
-def _entry(entry: Claim) -> str:
+def _entry(entry: Claim, readings: Sequence[Reading]) -> str:
     text = [f"### {entry.id}: {entry.verdict}\n", f"{entry.statement} ({entry.document.name}, {entry.place})\n"]
     if entry.reason:
-        text.append(f"**{entry.verdict.capitalize()}.** {entry.reason}\n")
-    if readings := entry.readings():
+        text.append(f"{entry.reason}\n")
+    if readings:
         text.append("| evidence | what | found | held to |\n|---|---|---|---|")
         text += [f"| {r.kind} | {_cell(r.what)} | {_cell(r.got)} | {_cell(r.due)} |" for r in readings]
         text.append("")

@@ -31,7 +31,7 @@ def command(ids: tuple[str, ...], path: Path | None) -> int:
     from rich.table import Table
     from rich.text import Text
 
-    from lnverify.claims.ledger import select_claims
+    from lnverify.claims.ledger import DOCUMENTS, select_claims
     from lnverify.errors import UsageError
     from lnverify.reports.console import make_console
 
@@ -45,6 +45,12 @@ def command(ids: tuple[str, ...], path: Path | None) -> int:
     if ids:
         for entry, readings in runs:
             _show(entry, readings, console)
+    else:
+        legend = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+        for document in DOCUMENTS:
+            legend.add_row(document.letter, Text(document.what, "dim"))
+        console.print(legend)
+        console.print()
     for topic in () if ids else dict.fromkeys(entry.topic for entry in chosen):
         console.print(Text(topic, "bold"))
         table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
@@ -91,12 +97,15 @@ def _show(entry: Claim, readings: Sequence[Reading], console: Console) -> None:
         mark = Text("agrees", "green") if r.holds else Text("DISAGREES", "bold red")
         console.print(Padding(Text.assemble(mark, f"  {r.kind}: {r.what}"), (0, 0, 0, 4)))
         console.print(Padding(Text(f"{r.got}; held to: {r.due}", "dim"), (0, 0, 0, 12)))
-    for name in entry.proofs:
-        console.print(Padding(Text.assemble(("proved", "green"), f"  for every H: {name}"), (0, 0, 0, 4)))
-        console.print(Padding(Text(f"again, in a checkout: {PROVE} {name}", "dim"), (0, 0, 0, 12)), soft_wrap=True)
+    if entry.proofs:
+        proved = Text.assemble(("proved", "green"), f"  for every H: {', '.join(entry.proofs)}")
+        console.print(Padding(proved, (0, 0, 0, 4)))
+        console.print(
+            Text(f"            again, in a checkout: {PROVE} {' '.join(entry.proofs)}", "dim"), soft_wrap=True
+        )
     if entry.laws:
         prose(f"laws    {', '.join(entry.laws)}")
-        prose(f"on an implementation: lnverify check --select {','.join(entry.laws)}", 12)
+        console.print(Text(f"            lnverify check --select {','.join(entry.laws)}", "dim"), soft_wrap=True)
     if entry.without:
         prose(f"nothing runs: {entry.without}")
     console.print()
