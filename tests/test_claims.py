@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import flint
 import pytest
 from click.testing import CliRunner, Result
 
-from lnverify.claims.balls import balls, precision
+from lnverify.claims.balls import ball, balls, drawn, middle, precision
 from lnverify.claims.ledger import TOPICS, VERDICTS, Claim, load_claims
 from lnverify.claims.page import page
 from lnverify.claims.reading import at_most, differ, equal, exactly, order
@@ -153,3 +155,20 @@ def test_the_page_is_written_for_all_claims_or_none(tmp_path: Path) -> None:
     assert (tmp_path / "claims.md").read_text(encoding="utf-8") == page(list(CLAIMS.values()))
     assert "leave the ids out" in lnverify("claims", "B20", "--page", str(tmp_path / "x.md")).stderr
     assert "No such file" in lnverify("claims", "--page", str(tmp_path / "no" / "x.md")).stderr
+
+
+# --- the numbers
+
+
+def test_balls_enclose_and_put_the_precision_back() -> None:
+    before = flint.ctx.prec
+    with pytest.raises(ZeroDivisionError), precision(100):
+        assert flint.ctx.prec == 100
+        assert (ball(Fraction(1, 3)) * 3).contains(1)
+        assert ball(0.5).is_exact()
+        raise ZeroDivisionError
+    assert flint.ctx.prec == before
+
+
+def test_drawn_numbers_are_the_same_everywhere() -> None:
+    assert [middle(v) for v in drawn(1, 8)] == [-7, 2, -2, 9, 2, 5, 5, 9]

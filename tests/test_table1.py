@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -16,9 +18,23 @@ from lnverify.cli import main
 ROOT = Path(__file__).parents[1]
 
 
+told: list[tuple[int, int, str]] = []
+
+
 @pytest.fixture(scope="module")
 def cells() -> list[Cell]:
-    return table1.table()
+    return table1.table(lambda done, total, text: told.append((done, total, text)))
+
+
+def test_progress_is_told_before_each_cell(cells: list[Cell]) -> None:
+    assert told == [(k, 18, f"{cell.method}, {cell.change}") for k, cell in enumerate(cells)]
+
+
+def test_the_search_writes_nothing_into_the_folder(tmp_path: Path) -> None:
+    script = "from lnverify.claims.table1 import decide; assert not decide('weight norm', 'dataset rescaled').invariant"
+    run = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stderr) == (0, "")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_all_18_cells_are_as_in_the_paper(cells: list[Cell]) -> None:
@@ -76,7 +92,7 @@ def test_smaller_settings_come_first() -> None:
 
 
 def test_the_command_shows_the_table_and_why(cells: list[Cell], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table1, "table", lambda: cells)
+    monkeypatch.setattr(table1, "table", lambda progress: cells)
     result = CliRunner().invoke(main, ["table1"])
     assert result.exit_code == 0, result.output
     lines = result.stdout.splitlines()
@@ -90,7 +106,7 @@ def test_the_command_shows_the_table_and_why(cells: list[Cell], monkeypatch: pyt
 def test_a_cell_that_is_not_as_in_the_paper_fails(cells: list[Cell], monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = Cell("layer norm", "weight vector rescaled", True, INFORMATIVE)
     others = [cell for cell in cells if (cell.method, cell.change) != (wrong.method, wrong.change)]
-    monkeypatch.setattr(table1, "table", lambda: [*others, wrong])
+    monkeypatch.setattr(table1, "table", lambda progress: [*others, wrong])
     result = CliRunner().invoke(main, ["table1"])
     assert result.exit_code == 1
     assert result.stdout.splitlines()[-1] == "FAILED  not as in the paper: layer norm, weight vector rescaled"

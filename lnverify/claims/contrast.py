@@ -45,7 +45,7 @@ def batch_norm_is_transposed(batch: Normalizer = batch_norm) -> Iterator[Reading
 @claim(
     "A05",
     "Section 3",
-    "All units of a layer share the statistics, and different cases have different ones.",
+    "Mean and deviation are common to the units of a layer, and differ from case to case.",
     "true",
     laws=("LN601", "LN605"),
 )
@@ -63,7 +63,7 @@ def cases_are_apart(normalize: Normalizer = layer_norm) -> Iterator[Reading]:
 @claim(
     "A06",
     "Section 3",
-    "Layer norm works with a batch of one, and computes the same in training and at inference.",
+    "A batch of one is enough for layer norm, and inference computes what training does.",
     "true",
     laws=("LN601", "LN701"),
 )

@@ -55,7 +55,7 @@ def _stability(normalize: Normalizer = layer_norm) -> Iterator[Reading]:
 claim(
     "A45",
     "Section 4",
-    "Layer norm stabilises the hidden dynamics and helps against exploding and vanishing gradients.",
+    "With layer norm the states of a recurrent network behave better over time, and gradients explode or vanish less.",
     "conditional",
     "What is certain: without input and eps, the derivative through time does not depend on the scale of the recurrent "
     "weights, while without layer norm it does, exponentially. It is no guarantee: it may still grow or vanish.",
@@ -71,7 +71,7 @@ def _stability_again(normalize: Normalizer = layer_norm) -> Iterator[Reading]:
 claim(
     "B45",
     "Key idea 4",
-    "The stable magnitude of h_t reduces exploding and vanishing gradients.",
+    "Gradients explode or vanish less because the magnitude of h_t is stable.",
     "conditional",
     "As A45. It is the invariance and not the magnitude of h_t that does it (see B07).",
 )(_stability_again)

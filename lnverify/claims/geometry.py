@@ -110,7 +110,7 @@ def labels_of_the_model(of_data: Callable[..., Any] = fisher_of_data) -> Iterato
 @claim(
     "A72",
     "Section 9",
-    "A large norm of the weights lowers the effective learning rate.",
+    "Long weights learn slowly: their length acts on the learning rate.",
     "conditional",
     "eps must be 0, and the whole matrix must be scaled. Then W -> d W divides the gradient by d and F by d^2, and a "
     "step of rate e at d W does what one of rate e/d^2 does at W. Each step makes the weights longer.",
@@ -170,7 +170,7 @@ def quarter_of_the_curvature(scale: int = 2) -> Iterator[Reading]:
 @claim(
     "A73",
     "Section 9",
-    "The curvature becomes more controlled, and gradients are less sensitive to the scale of parameters.",
+    "Normalization tames the curvature, and gradients depend less on how large the parameters are.",
     "conditional",
     "For the whole matrix and eps 0: the gradient for the layer's input does not change when W is scaled, and that for "
     "W is divided by the factor. Without normalization the one is multiplied, and the other not divided.",

@@ -76,7 +76,7 @@ def single_neuron(normalize: Normalizer = layer_norm) -> Iterator[Reading]:
 @claim(
     "A21",
     "Section 8",
-    "The output does not change if the weight matrix is scaled, nor if all incoming weights are shifted.",
+    "Neither a scale of the weight matrix nor a shift of all incoming weights changes the output.",
     "conditional",
     "As A20; and the shift must be one vector, the same for every unit.",
     proofs=("weight-matrix",),

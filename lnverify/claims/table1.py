@@ -185,6 +185,8 @@ def search(method: Method, change: str, fewest: tuple[int, int]) -> tuple[Settin
     from hypothesis import HealthCheck, Phase, find, settings
     from hypothesis.errors import NoSuchExample
 
+    from lnverify.strategies import no_local_constants
+
     looked = 0
 
     def breaks(setting: Setting) -> bool:
@@ -199,7 +201,8 @@ def search(method: Method, change: str, fewest: tuple[int, int]) -> tuple[Settin
         suppress_health_check=list(HealthCheck),
     )  # fmt: skip
     try:
-        return find(_settings(change, fewest), breaks, settings=quiet), looked
+        with no_local_constants():
+            return find(_settings(change, fewest), breaks, settings=quiet), looked
     except NoSuchExample:
         return None, looked
 
@@ -218,9 +221,15 @@ def decide(name: str, change: str, method: Method | None = None) -> Cell:
     return Cell(name, change, False, looked, example, i, n, before[n][i], after[n][i])
 
 
-def table() -> list[Cell]:
-    """All 18 cells, row by row."""
-    return [decide(method, change) for method in METHODS for change in CHANGES]
+def table(progress: Callable[[int, int, str], None] | None = None) -> list[Cell]:
+    """All 18 cells, row by row; `progress` is told how many are decided, of how many, and which is next."""
+    cells: list[Cell] = []
+    wanted = [(method, change) for method in METHODS for change in CHANGES]
+    for method, change in wanted:
+        if progress is not None:
+            progress(len(cells), len(wanted), f"{method}, {change}")
+        cells.append(decide(method, change))
+    return cells
 
 
 def root(square: Fraction) -> str:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from lnverify.cli.check import progress_bar
+
 
 @click.command("table1", short_help="Decide the paper's table of invariances.")
 @click.option("--page", "path", type=click.Path(path_type=Path), metavar="FILE", help="Write it as a page.")
@@ -25,7 +27,8 @@ def command(path: Path | None) -> int:
 
     if path is not None:
         json_file.check_writable(path)
-    cells = table1.table()
+    with progress_bar("table1") as progress:
+        cells = table1.table(progress)
     bad = [cell for cell in cells if not cell.agrees]
     if path is not None:
         json_file.write(path, table1.page(cells))
