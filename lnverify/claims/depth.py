@@ -10,7 +10,7 @@ import numpy as np
 from lnverify.claims.balls import Array, ball, drawn, norm, tanh
 from lnverify.claims.ledger import claim, listed
 from lnverify.claims.normalizers import jacobian, layer_norm
-from lnverify.claims.reading import Reading, at_most, equal, refute
+from lnverify.claims.reading import Reading, at_most, equal
 
 Normalizer = Callable[..., Any]
 STEPS = 12
@@ -42,14 +42,13 @@ def _stability(normalize: Normalizer = layer_norm) -> Iterator[Reading]:
     Without layer norm the derivative over T steps is at most (s |W|)^T, for |1 - h^2| <= 1, with the Frobenius norm.
     """
     one = _growth(1, normalize)
-    for scale in (ball(1) / 4, ball(4)):
+    sixteenth = ball(1) / 16
+    for scale in (sixteenth, ball(4)):
         what = f"growth over 12 steps with LN, W_hh times {float(scale):g}, and times 1"
         yield equal(what, _growth(scale, normalize), one)
-    sixteenth = ball(1) / 16
     limit = (sixteenth * norm(_recurrent())) ** STEPS
     yield at_most("growth over 12 steps without LN, W_hh times 1/16", _growth(sixteenth, None), limit)
-    yield at_most("1/1000 and the growth with LN, W_hh times 1/16", ball(1) / 1000, _growth(sixteenth, normalize))
-    yield refute("growth with LN, and 1: it is no guarantee", one, 1)
+    yield at_most("1, and the growth with LN: it is no guarantee", 1, one)
 
 
 claim(
