@@ -133,8 +133,11 @@ def stream_seed(*parts: Any) -> int:
 
 
 @contextlib.contextmanager
-def _no_local_constants() -> Iterator[None]:
-    """Hypothesis mixes constants of the user's modules into its draws; a seed must not depend on them."""
+def no_local_constants() -> Iterator[None]:
+    """Hypothesis mixes constants of the user's modules into its draws; a seed must not depend on them.
+
+    It also keeps what it reads of these modules in a folder .hypothesis, which nobody asked for.
+    """
     from hypothesis.internal.conjecture import providers as private
 
     providers: Any = private
@@ -181,7 +184,7 @@ def search(strategy: Any, body: Callable[[Case], float], examples: int, seed: in
             return
         hypothesis.target(min(float(ratio), 1e9), label="error over bound")
 
-    with _no_local_constants():
+    with no_local_constants():
         run()
     if ended is not None:
         raise ended

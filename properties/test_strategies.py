@@ -204,7 +204,7 @@ if "user" in sys.argv:
     import user_module
 from lnverify import strategies
 if "unprotected" in sys.argv:
-    strategies._no_local_constants = contextlib.nullcontext
+    strategies.no_local_constants = contextlib.nullcontext
 from properties_support import support, collected, Profile
 able, quick = support(), Profile("one", 1, 0, 0, 1 << 12, 1 << 12, 1.0, 1.0)
 total = hashlib.sha256()

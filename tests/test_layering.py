@@ -51,6 +51,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ),  # what makes a run of it all
     ("reports", "reports.*"),  # what people and machines read of it
     ("report_cache", "replay", "score", "selftest", "config", "expectations", "identify"),  # what is done with a report
+    ("claims", "claims.*"),  # what is said about it all, and whether that is so
     ("cli", "cli.*", "pytest_plugin"),  # what people call
     ("", "__main__"),  # the front page, lnverify/__init__.py
 )
@@ -58,7 +59,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
 FACTS = {"__version__"}
 AROUND = {"properties", "reference", "benchmarks", "tests"}
 FRAMEWORKS = {"torch", "jax", "jaxlib", "flax", "onnx", "onnxruntime"}
-DRAWING = {"strategies", "examination", "shrink", "pytest_plugin"}
+DRAWING = {"strategies", "examination", "shrink", "claims.table1", "pytest_plugin"}
 
 
 @dataclass(frozen=True)

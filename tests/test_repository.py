@@ -35,6 +35,8 @@ def _texts() -> dict[str, str]:
     for folder, folders, names in os.walk(ROOT):
         folders[:] = [f for f in folders if f == ".ci" or (f[0] != "." and f not in {"__pycache__", "dist", "build"})]
         for name in names:
+            if name == ".git":  # a file in a worktree, which holds git's own path
+                continue
             path = Path(folder, name)
             try:
                 texts[path.relative_to(ROOT).as_posix()] = path.read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The command line: `lnverify check`, `laws`, `explain`, `replay`, `selftest`, a file for each.
+"""The command line: `lnverify check`, `laws`, `explain`, `replay`, `selftest`, `claims` and others, a file for each.
 
 Rules of this folder: command files import click and little else at their top, so that `--help`, `laws` and
 `explain` start at once; what computes is imported in the command that needs it. Every way out of here has an
@@ -24,7 +24,7 @@ lnverify check                           torch.nn.functional.layer_norm
 lnverify check mypkg.nn:FusedLayerNorm   a class or function of yours
 lnverify check ./kernels.py:forward      a function in a file
 """
-COMMANDS = ("check", "identify", "laws", "explain", "replay", "selftest")
+COMMANDS = ("check", "identify", "laws", "explain", "replay", "selftest", "claims", "table1")
 
 
 class Group(click.Group):
