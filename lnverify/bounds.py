@@ -180,7 +180,8 @@ class Bounds:
         The pivot x_0 of data shifted by it, differentiated through, collects the errors of its row:
         D_0 += sum_i D_i + h u sum|dx_i|. h_g counts the terms g that are not zero. The k term admits the form by sums
         of g x and g. Rounding points at g and at xhat add
-        u_out(|g_i| + mean|g| + |xhat_i| (2 mean|g xhat| + |c2|))/s.
+        u_out(|g_i| + mean|g| + |xhat_i| (2 mean|g xhat| + |c2|))/s; without a weight g is dy, which is not rounded:
+        u_out |xhat_i| (mean|g xhat| + |c2|)/s.
         """
         st, compute, out = self.exact.statistics, self.precision.compute, self.precision.output
         u = compute.u
@@ -202,7 +203,8 @@ class Bounds:
             bracket = 2 * u * g + d1 + (xhat + a) * d2 + c2 * (a + 3 * u * k) + 2 * u * (c1 + xhat * c2)
             if self.points:
                 # half the smallest subnormal more for each rounded number
-                rounded = g + mean_g + xhat * (2 * mean_gx + c2)
+                weighted = self.case.has("weight")
+                rounded = g + mean_g + xhat * (2 * mean_gx + c2) if weighted else xhat * (mean_gx + c2)
                 bracket = bracket + out.u * rounded + out.smallest * (2 + xhat)
             s = st.s[:, None]
             scaled = bracket / s * (1 + es)

@@ -24,6 +24,7 @@ from lnverify.running import Context, Running
 # Where the running error of an output comes from: a derived program, and its name there.
 SOURCES = {
     "ty": ("jvp", "y_dot"), "tty": ("nested_jvp", "y_dot"), "rty": ("gradient_of_jvp", "x_bar2"),
+    "fdx": ("forward_over_reverse", "x_bar2"),
     "d2x": ("double", "x_bar2"), "d2weight": ("double", "gamma_bar2"), "d2bias": ("double", "beta_bar2"),
     "d2dy": ("double", "y_bar_bar2"), "d3x": ("third", "x_bar2"),
 }  # fmt: skip
@@ -50,7 +51,7 @@ class DerivativeBounds:
         out = FORMATS[self.case.arrays[name].dtype] if name in self.case.arrays else self.precision.output
         with np.errstate(all="ignore"):
             error = result.error
-            if output in ("d2x", "rty", "d3x"):
+            if output in ("d2x", "rty", "fdx", "d3x"):
                 error = np.ldexp(error, -self.exact.exponent[:, None])
             extra = self.precision.compute.u * np.abs(self.exact.pair(output).hi)
             return np.asarray(error + extra + out.tiny + self.precision.compute.tiny)
@@ -110,6 +111,12 @@ class DerivativeBounds:
     def gradient_of_jvp(self) -> dict[str, Running]:
         """The gradient of <dy, jvp>: the double backward with tx for vx."""
         return self._lifted(self._twice(*self._inputs(), self._dy, self._tangent("tx"), *self._zeros()))
+
+    @cached_property
+    def forward_over_reverse(self) -> dict[str, Running]:
+        """The derivative of dx along tx, tweight, tbias: the double backward with these for vx, vweight, vbias."""
+        others = [self._tangent(f"t{p}") for p in self.present]
+        return self._lifted(self._twice(*self._inputs(), self._dy, self._tangent("tx"), *others))
 
     @cached_property
     def third(self) -> dict[str, Running]:

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 from lnverify.law import INAPPLICABLE, Outcome
 
-ROW_OUTPUTS = ("y", "dx", "ty", "d2x", "d2dy", "tty", "rty", "d3x")  # shape of x
-ALONE = ("ty", "tty", "rty", "d3x")  # derivatives that are asked for one by one
+ROW_OUTPUTS = ("y", "dx", "ty", "d2x", "d2dy", "tty", "rty", "fdx", "d3x")  # shape of x
+ALONE = ("ty", "tty", "rty", "fdx", "d3x")  # derivatives that are asked for one by one
 COLUMN_OUTPUTS = ("dweight", "dbias", "d2weight", "d2bias")  # shape of a parameter
 PLAIN = {
     "ty": "the jvp's tangent of y", "tty": "the tangent of the jvp's tangent", "rty": "the gradient of <dy, jvp>",
-    "d3x": "the third derivative",
+    "fdx": "the jvp of dx", "d3x": "the third derivative",
 }  # fmt: skip
 
 

@@ -178,6 +178,16 @@ class Exact:
         return self._call(second, "_vjp_vjp", self._lift(self.case.matrix("dy")), tx, *self._along("tx")[1])
 
     @cached_property
+    def forward_over_reverse(self) -> dict[str, Any]:
+        """The derivative of dx along tx, tweight, tbias: second derivatives of <dy, y> are symmetric, so that it is the
+        double backward with the tangents for vx, vweight, vbias."""
+        with np.errstate(all="ignore"):
+            tx = np.ldexp(self._tangent("tx"), -self.exponent[:, None])
+        given = [self._lift(self.case.matrix("dy")), self._lift(tx)]
+        given += [self._lift(self._tangent(f"t{p}")) for p in ("weight", "bias") if self.case.has(p)]
+        return self._call(second, "_vjp_vjp", *given)
+
+    @cached_property
     def third(self) -> dict[str, Any]:
         """The double backward, differentiated along wx: the Hessian of <dx, vx> + ... is symmetric."""
         x, _ = self._along("wx")
@@ -211,8 +221,11 @@ class Exact:
         return value.hi if isinstance(value, DoubleDouble) else np.asarray(value, dtype=np.float64)
 
     def pair(self, output: str) -> Pair:
-        """The exact value of an output or gradient, unscaled. Shapes: y, dx, d2x, d2dy, ty, tty, rty, d3x (rows, n);
-        dweight, dbias, d2weight, d2bias (n,); mean, rstd (rows,). Raises KeyError for an unknown name."""
+        """The exact value of an output or gradient, unscaled.
+
+        Shapes: y, dx, d2x, d2dy, ty, tty, rty, fdx, d3x (rows, n); dweight, dbias, d2weight, d2bias (n,); mean, rstd
+        (rows,). Raises KeyError for an unknown name.
+        """
         source, key, power = {
             "y": ("forward", "y", 0),
             "mean": ("forward", "mu", 1),
@@ -227,6 +240,7 @@ class Exact:
             "d2dy": ("double_backward", "y_bar_bar2", 0),
             "tty": ("nested_jvp", "y_dot", 0),
             "rty": ("gradient_of_jvp", "x_bar2", -1),
+            "fdx": ("forward_over_reverse", "x_bar2", -1),
             "d3x": ("third", "x_bar2", -1),
         }[output]
         value = getattr(self, source)[key]

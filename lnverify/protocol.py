@@ -35,7 +35,8 @@ class Request:
     'output' on dy: dy is the subject's own output y (the Response then carries the bits of that dy).
     requires_grad: the arguments that require a gradient; wanted gradients are among them.
     history: what happens besides the call. 'overwritten': an earlier call on other numbers in the same memory.
-    'followed': a later call on other numbers, before the results are read and before the backward runs. 'repeated':
+    'followed': a later call on other numbers before the results are read, between forward and backward, and a later
+    backward before the gradients are read. 'repeated':
     the backward runs twice on one forward, its second result is given. 'changed': the arguments are overwritten
     between forward and backward (and put back). 'output': y is overwritten there. 'threads': another thread calls on
     other numbers at the same time. 'stream': on a CUDA stream of its own, behind work that still writes the arguments.

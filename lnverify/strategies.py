@@ -50,6 +50,8 @@ def _shape(n: int, rows: int, form: int, support: Support) -> tuple[list[int], l
         second = next((p for p in (2, 3, 5) if shape[1] % p == 0 and shape[1] > p), 0)
         if form == 1 and 3 in support.dims and second:
             shape = [shape[0], second, shape[1] // second]
+    elif form in (1, 2) and 2 in support.dims:  # nothing divides n: a dimension of one element
+        shape = [n, 1] if form == 1 else [1, n]
     if form == 3 and 0 in support.ranks and rows == 1:
         batch = []
     elif form in (3, 4) and 2 in support.ranks:

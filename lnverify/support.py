@@ -21,6 +21,7 @@ EPS = (1e-5, 0.0, 1e-12, 1e-8, 1e-3, 0.1, 10.0)
 AFFINE = {"both": ("normal", "normal"), "weight": ("normal", None), "bias": (None, "normal"), "none": (None, None)}
 TRANSFORMS = (
     ("tty", ("tty",), "forward over forward mode"), ("rty", ("rty",), "reverse over forward mode"),
+    ("fdx", ("fdx",), "forward over reverse mode"),
     ("d3x", ("d3x",), "third derivatives"), ("vmap", ("y", "vmap"), "vmap"),
     ("statistics_dx", ("statistics_dx",), "gradients of mean and rstd"),
 )  # fmt: skip

@@ -305,6 +305,45 @@ def output_changed(f: Any) -> Any:
         return right
 
 
+def gradient_read_later(f: Any) -> Any:
+    """Dweight of the first of two backwards."""
+    x, w, b = inputs()
+    first = torch.autograd.grad(f(x, SHAPE, w, b, 1e-5), w, normal(4, 6, seed=3, grad=False))[0]
+    torch.autograd.grad(f(x, SHAPE, w, b, 1e-5), w, normal(4, 6, seed=4, grad=False))
+    return first
+
+
+def subnormal_afterwards(f: Any) -> Any:
+    """A subnormal number times one, after a call, scaled up."""
+    f(*inputs()[:1], SHAPE, None, None, 1e-5)
+    found = torch.tensor(2.0**-1060, dtype=torch.float64) * 1.0
+    torch.set_flush_denormal(False)
+    return found * 2.0**1000 * 2.0**60
+
+
+def weight_and_gradient(f: Any) -> Any:
+    """The derivative of dx along the weight, forward over reverse."""
+    x, w, b = inputs(grad=False)
+    dy, t = normal(4, 6, seed=3, grad=False), normal(6, seed=8, grad=False)
+
+    def dx(w: Any) -> Any:
+        return torch.func.vjp(lambda x: f(x, SHAPE, w, b, 1e-5), x)[1](dy)[0]
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return torch.func.jvp(dx, (w,), (t,))[1]
+
+
+def per_sample(f: Any) -> Any:
+    """Dweight of each sample, the weight being the same for all."""
+    x, w, b = inputs(grad=False)
+
+    def dweight(x: Any, dy: Any) -> Any:
+        return torch.func.vjp(lambda w: f(x[None], SHAPE, w, b, 1e-5), w)[1](dy[None])[0]
+
+    return torch.func.vmap(dweight)(x, normal(4, 6, seed=3, grad=False))
+
+
 def longer_weight(f: Any) -> Any:
     """1 where a weight that is too long is refused."""
     try:
@@ -357,6 +396,10 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "double-backward-bias-lost": lambda f: second_order(f, "dy", weight=False),
     "double-backward-weight-lost": lambda f: second_order(f, "x"),
     "jvp-wants-x": weight_tangent,
+    "one-gradient-buffer": gradient_read_later,
+    "subnormals-flushed-for-all": subnormal_afterwards,
+    "tangent-lost-in-backward": weight_and_gradient,
+    "vmap-samples-as-rows": per_sample,
     "vmap-parameters-alone": weights_alone,
     "vmap-other-dimension": batch_last,
     "start-rounded-down": later_start,
@@ -407,8 +450,9 @@ CLASSES: dict[str, Callable[[Any], Any]] = {
 
 # What a written autograd function cannot do: forward mode, vmap, a third derivative.
 COMPOSED = (
-    "jvp-without-mean", "jvp-without-parameters", "second-derivative-off", "vmap-first-parameters",
-    "third-derivative-off", "jvp-wants-x", "vmap-parameters-alone", "vmap-other-dimension",
+    "jvp-without-mean", "jvp-without-parameters", "jvp-wants-x", "second-derivative-off", "third-derivative-off",
+    "tangent-lost-in-backward", "vmap-first-parameters", "vmap-parameters-alone", "vmap-other-dimension",
+    "vmap-samples-as-rows",
 )  # fmt: skip
 
 

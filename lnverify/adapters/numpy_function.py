@@ -218,6 +218,8 @@ def _run(
         if request.history == "repeated":
             writing.call(backward[0], given)
         found = writing.call(backward[0], given)
+        if request.history == "followed":
+            writing.call(backward[0], {**given, "dy": _other(dy)})
         arguments = operation(request.operation).arguments
         present = tuple(name for name in arguments if name in request.arrays)
         for name, value in named_gradients(found, arguments, present).items():

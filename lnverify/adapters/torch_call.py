@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 from lnverify.adapters.calling import Attempt, attempt, named_gradients, refuse_within, saved_values, split
 from lnverify.adapters.destinations import Destination, Writing
 from lnverify.adapters.signature import Signature, axis
 from lnverify.adapters.torch_history import on_a_stream, others, overwritten, while_others_call
+from lnverify.adapters.torch_settings import restored, settings
 from lnverify.adapters.torch_tensors import Held, hold, to_array, to_bits, to_tensor
 from lnverify.adapters.torch_transforms import TRANSFORMS, transformed
 from lnverify.operation import operation
@@ -85,7 +87,10 @@ def answer(
             run.jvp(leaves, call)
         run.look_for_changes()
 
-    return attempt(body)
+    before = settings()
+    response = attempt(body)
+    changed = restored(before)
+    return replace(response, changed=(*response.changed, *changed)) if changed else response
 
 
 def writing(request: Request, signature: Signature, names: tuple[str, ...], overrun: list[str]) -> Writing:
@@ -197,11 +202,22 @@ class _Run:
             if again:
                 torch.autograd.grad(y, inputs, dy, allow_unused=True, retain_graph=True)
             grads = torch.autograd.grad(y, inputs, dy, allow_unused=True, create_graph=request.create_graph or second)
+        if self.request.history == "followed" and not second:
+            self.later_backward(leaves, call, names, dy)
         for name, grad in zip(names, grads, strict=True):
             if grad is not None and f"d{name}" in wanted:
                 self.give(f"d{name}", self.as_asked(grad, name, leaves))
         if second:
             self.twice(dict(zip(names, grads, strict=True)), {**{n: leaves[n] for n in names}, "dy": dy})
+
+    def later_backward(self, leaves: Tensors, call: Callable[[Tensors], Any], names: list[str], dy: Any) -> None:
+        """A forward and a backward on other numbers."""
+        import torch
+
+        with torch.enable_grad():
+            other = others(leaves)
+            y = self.first(call(other))
+            torch.autograd.grad(y, [other[n] for n in names], dy.detach() * 5, allow_unused=True)
 
     def as_asked(self, grad: Any, name: str, leaves: Tensors) -> Any:
         """A gradient of a parameter that the subject keeps in a shape of its own, (1, N) say, in ours."""

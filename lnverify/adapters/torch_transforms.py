@@ -1,5 +1,5 @@
-"""Transforms of a torch subject: forward over forward, reverse over forward, the third derivative, vmap, and
-gradients through returned statistics.
+"""Transforms of a torch subject: forward over forward, reverse over forward, forward over reverse, the third
+derivative, vmap, and gradients through returned statistics.
 
 Every transform is one wanted output of a request ('vmap': y and the first gradients, as they are without it;
 'vmap_parameters': y of the first row of x under a batch of parameters, for every row).
@@ -12,17 +12,22 @@ from typing import Any
 
 from lnverify.adapters.calling import split
 
-TRANSFORMS = ("tty", "rty", "d3x", "vmap", "vmap_parameters", "statistics_dx")
+TRANSFORMS = ("tty", "rty", "fdx", "d3x", "vmap", "vmap_parameters", "vmap_samples", "statistics_dx")
 Tensors = Mapping[str, Any]
 Call = Callable[[Tensors], Any]
 
 
 def transformed(run: Any, name: str, leaves: Tensors, call: Call) -> None:
     """Give the output of one transform. run: the request in progress (torch_call); raises what torch raises."""
-    run.state.phase = {"tty": "nested jvp", "rty": "gradient of the jvp", "d3x": "third derivative"}.get(name, name)
+    run.state.phase = {
+        "tty": "nested jvp",
+        "rty": "gradient of the jvp",
+        "fdx": "jvp of dx",
+        "d3x": "third derivative",
+    }.get(name, name)
     run_transform = {
-        "tty": _nested, "rty": _of_jvp, "d3x": _third, "vmap": _vmap, "vmap_parameters": _vmap_parameters,
-        "statistics_dx": _of_statistics,
+        "tty": _nested, "rty": _of_jvp, "fdx": _of_vjp, "d3x": _third, "vmap": _vmap,
+        "vmap_parameters": _vmap_parameters, "vmap_samples": _vmap_samples, "statistics_dx": _of_statistics,
     }[name]  # fmt: skip
     run_transform(run, leaves, call)
 
@@ -58,6 +63,23 @@ def _of_jvp(run: Any, leaves: Tensors, call: Call) -> None:
     tx, dy = run.fresh("tx"), run.fresh("dy")
     _, pull = torch.func.vjp(lambda x: torch.func.jvp(function, (x,), (tx,))[1], x)
     run.give("rty", pull(dy)[0])
+
+
+def _of_vjp(run: Any, leaves: Tensors, call: Call) -> None:
+    """The jvp of dx along tx, tweight and tbias, those that are present."""
+    import torch
+
+    values = {name: leaf.detach() for name, leaf in leaves.items()}
+    names = [name for name in values if f"t{name}" in run.request.arrays]
+    dy = run.fresh("dy")
+
+    def dx(*given: Any) -> Any:
+        moved = {**values, **dict(zip(names, given, strict=True))}
+        x = moved.pop("x")
+        return torch.func.vjp(lambda x: run.first(call({"x": x, **moved})), x)[1](dy)[0]
+
+    tangents = tuple(run.fresh(f"t{name}").reshape(values[name].shape) for name in names)
+    run.give("fdx", torch.func.jvp(dx, tuple(values[name] for name in names), tangents)[1])
 
 
 def _third(run: Any, leaves: Tensors, call: Call) -> None:
@@ -101,6 +123,25 @@ def _vmap_parameters(run: Any, leaves: Tensors, call: Call) -> None:
 
     y = torch.func.vmap(one)(*batched)
     run.give("y", y / scale.reshape(-1, *[1] * (y.dim() - 1)))
+
+
+def _vmap_samples(run: Any, leaves: Tensors, call: Call) -> None:
+    """First gradients of each sample under parameters that all share; those of the parameters are then summed."""
+    import torch
+
+    values = {name: leaf.detach() for name, leaf in leaves.items()}
+    parameters = [values[name] for name in values if name != "x"]
+
+    def pulled(x: Any, dy: Any) -> Any:
+        def one(*given: Any) -> Any:
+            return run.first(call(dict(zip(values, given, strict=True))))
+
+        return torch.func.vjp(one, x, *parameters)[1](dy)
+
+    grads = torch.func.vmap(pulled)(values["x"], run.fresh("dy"))
+    for name, grad in zip(values, grads, strict=True):
+        if f"d{name}" in run.request.wanted:
+            run.give(f"d{name}", grad if name == "x" else grad.sum(0))
 
 
 def _vmap(run: Any, leaves: Tensors, call: Call) -> None:

@@ -114,7 +114,7 @@ def changed_before_backward(ev: Evaluation) -> Outcome:
     )  # fmt: skip
 
 
-@law("LN713", name="two-threads", severity="warning", limit=6, max_elements=1 << 12,
+@law("LN713", name="two-threads", severity="warning", limit=6, max_elements=1 << 16,
      source="kernels run outside the interpreter lock; data-parallel replicas call from several threads")  # fmt: skip
 def two_threads(ev: Evaluation) -> Outcome:
     """y is right while another thread calls on other numbers: no scratch is shared between calls.

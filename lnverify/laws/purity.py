@@ -90,16 +90,20 @@ def call_history(ev: Evaluation) -> Outcome:
     source="GeeeekExplorer/nano-vllm#170: in-place centring of the caller's tensor",
 )
 def arguments_unchanged(ev: Evaluation) -> Outcome:
-    """x, weight, bias and dy hold the same bits after the call as before."""
+    """x, weight, bias and dy hold the same bits after the call as before, and torch has the same settings.
+
+    Settings are those that outlive a call: grad mode, default dtype, number of threads, flushing of subnormal numbers,
+    deterministic algorithms, matmul precision. Memory beside arrays that a function writes into counts too.
+    """
     response = ev.response
     if response.refusal is not None:
         return INAPPLICABLE
     if not response.changed:
         return Outcome("holds", 0.0, "y")
     names = ", ".join(response.changed)
-    return Outcome(
-        "violated", np.inf, response.changed[0], (), f"The call overwrites {names}.", "arguments are overwritten"
-    )
+    settings = all(name.startswith("the setting") for name in response.changed)
+    verb, cause = ("changes", "settings are changed") if settings else ("overwrites", "arguments are overwritten")
+    return Outcome("violated", np.inf, response.changed[0], (), f"The call {verb} {names}.", cause)
 
 
 @law(
@@ -225,15 +229,20 @@ def initial_parameters(ev: Evaluation) -> Outcome:
     return Outcome("holds", 0.0, "y")
 
 
+UNUSUAL_EPS = 0.0625
+
+
 @law("LN708", name="module-round-trips", severity="error", needs=("module",), once=True,
      source="torch.nn.Module: state_dict, deepcopy and to(dtype) keep the function")  # fmt: skip
 def module_round_trips(ev: Evaluation) -> Outcome:
     """A module that went through state_dict, deepcopy or .to(dtype) computes what it computed.
 
     y and its gradients are judged by their bounds and y keeps its dtype. 'deepcopy' overwrites the original before
-    the copy runs; 'to' starts from float64 (so it is left out in float64).
+    the copy runs; 'to' starts from float64 (so it is left out in float64). eps is none that is a default anywhere.
     """
     worst = 0.0
+    if ev.subject.capabilities.eps is None:
+        ev = ev.again(replace(ev.case, eps=UNUSUAL_EPS, recipe=None))
     for action in ("state_dict", "deepcopy", "to"):
         if action == "to" and ev.case.dtype == "float64":
             continue

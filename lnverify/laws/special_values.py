@@ -72,7 +72,8 @@ def _poisoned_dy(ev: Evaluation) -> Outcome:
 
 @law("LN502", name="nan-row-is-nan", severity="error", limit=24, max_elements=1 << 15, source="IEEE 754-2019, 6.2")
 def nan_row_is_nan(ev: Evaluation) -> Outcome:
-    """A row that holds a NaN gives NaN in all of its y: no part of the row is well defined."""
+    """A row that holds a NaN gives NaN in all of its y: no part of the row is well defined. A NaN in dy gives NaN in
+    dweight and dbias of its column: a sum that hides it hides a failure of training."""
     case = ev.case
     if case.rows == 0 or case.n < 2:
         return INAPPLICABLE
@@ -84,10 +85,33 @@ def nan_row_is_nan(ev: Evaluation) -> Outcome:
         return INAPPLICABLE
     values = got.values.reshape(case.rows, case.n)[row]
     if np.isnan(values).all():
-        return Outcome("holds", 0.0, "y")
+        return _nan_in_sums(ev)
     text = f"Row {row} holds a NaN, {int((~np.isnan(values)).sum())} of its {case.n} outputs are numbers."
     return Outcome("violated", float("inf"), "y", (row,), text, "a NaN in x is lost", np.nan,
                    float(values[~np.isnan(values)][0]), 0.0, chosen)  # fmt: skip
+
+
+def _nan_in_sums(ev: Evaluation) -> Outcome:
+    """A NaN in one element of dy is in dweight and dbias of its column."""
+    case = ev.case
+    if not case.has("dy") or case.layouts.get("dy") == "output" or ev.response.refusal is not None:
+        return Outcome("holds", 0.0, "y")
+    column = case.n // 2
+    dy = case.matrix("dy").copy()
+    dy[case.rows // 2, column] = np.nan
+    array = FloatArray.of(dy.reshape(case.arrays["dy"].shape), case.dtype)
+    layouts = {k: v for k, v in case.layouts.items() if k != "dy"}
+    chosen = replace(case, arrays={**case.arrays, "dy": array}, layouts=layouts, recipe=None)
+    again = ev.again(chosen)
+    for name in ("dweight", "dbias"):
+        got = again.output(name) if name in chosen.gradients() else None
+        if got is None or got.size != case.n or np.isnan(got.values.ravel()[column]):
+            continue
+        value = float(got.values.ravel()[column])
+        text = f"dy holds a NaN in column {column}, and {name}[{column}] is {value:.6g}."
+        return Outcome("violated", np.inf, name, (column,), text, f"a NaN in dy is lost from {name}", np.nan, value,
+                       0.0, chosen)  # fmt: skip
+    return Outcome("holds", 0.0, "y")
 
 
 def _exact_miss(ev: Evaluation, case: Case, cause: str) -> Outcome:

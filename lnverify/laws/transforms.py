@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from lnverify.case import Case
 from lnverify.evaluation import Evaluation
 from lnverify.floats import FloatArray
-from lnverify.law import INAPPLICABLE, Outcome, law
+from lnverify.law import INAPPLICABLE, Outcome, first_bad, law
 from lnverify.recipes import normal
 
 WIDE = ("float64", "float32")  # op-by-op code in 16 bits rounds too often for a third derivative to say anything
@@ -77,6 +78,15 @@ def reverse_over_forward(ev: Evaluation) -> Outcome:
     return _judge(ev, "rty", ("tx",), "reverse mode over forward mode is wrong")
 
 
+@law("LN218", name="forward-over-reverse", severity="error", needs=("fdx",), dtypes=WIDE, limit=16,
+     max_elements=1 << 12, source=f"torch.func.jvp over vjp, as a Hessian is computed; {HIGHER}")  # fmt: skip
+def forward_over_reverse(ev: Evaluation) -> Outcome:
+    """The gradient dx can be differentiated in forward mode: its derivative along tx, tweight and tbias is the double
+    backward with these in the place of vx, vweight and vbias (second derivatives are symmetric), within its running
+    errors."""
+    return _judge(ev, "fdx", ("tx", "tweight", "tbias"), "forward mode over reverse mode is wrong")
+
+
 @law("LN215", name="third-derivative", severity="error", needs=("d3x",), dtypes=WIDE, limit=16, max_elements=1 << 12,
      source=f"pytorch/pytorch#175754, #176218; {HIGHER}")  # fmt: skip
 def third_derivative(ev: Evaluation) -> Outcome:
@@ -90,7 +100,8 @@ def third_derivative(ev: Evaluation) -> Outcome:
 def vmap(ev: Evaluation) -> Outcome:
     """vmap over the rows gives what one call gives, in y and in every gradient, by the bounds of LN101 and LN201 to
     LN203; each row has a weight and a bias of its own, powers of two times the given ones, which cancel exactly. With
-    a weight also vmap over the parameters alone, x being the same for all."""
+    a weight also vmap over the parameters alone, x being the same for all, and the gradients of each sample under
+    parameters that all share, whose sum is that of the batch."""
     case = ev.case
     if case.rows < 2 or not case.n or case.layouts.get("dy") == "output" or _with(ev, ()) is None:
         return INAPPLICABLE
@@ -101,11 +112,20 @@ def vmap(ev: Evaluation) -> Outcome:
     outcome = _under_vmap(start, outputs, "vmap")
     if outcome.bad or not case.has("weight"):
         return outcome
-    return _under_vmap(ev.again(_equal_rows(start.case)), ["y"], "vmap_parameters")
+    return first_bad((
+        _under_vmap(ev.again(_equal_rows(start.case)), ["y"], "vmap_parameters"),
+        _under_vmap(start, start.case.gradients(), "vmap_samples"),
+    ))  # fmt: skip
 
 
-def _under_vmap(start: Evaluation, outputs: list[str], name: str) -> Outcome:
-    """Judge what vmap gives; a refusal of the second form is none of ours."""
+WAYS = {
+    "vmap": "Under vmap", "vmap_parameters": "Under vmap over the parameters alone",
+    "vmap_samples": "Under vmap with parameters that all samples share",
+}  # fmt: skip
+
+
+def _under_vmap(start: Evaluation, outputs: Sequence[str], name: str) -> Outcome:
+    """Judge what vmap gives; a refusal of the other forms is none of ours."""
     response = start.ask(*outputs, name)
     if response.refusal is not None:
         if name != "vmap":
@@ -117,8 +137,7 @@ def _under_vmap(start: Evaluation, outputs: list[str], name: str) -> Outcome:
     for output in outputs:
         judgement = again.judge(output)
         if judgement.state == "violated":
-            how = "Under vmap" if name == "vmap" else "Under vmap over the parameters alone"
-            text = f"{how}, {judgement.sentence()} One call gives the right result."
+            text = f"{WAYS[name]}, {judgement.sentence()} One call gives the right result."
             return replace(judgement.outcome("vmap is wrong", text), case=start.case)
         if judgement.state == "holds":
             outcome = Outcome("holds", judgement.ratio, output)

@@ -30,6 +30,7 @@ KILLS: dict[str, tuple[str, str]] = {
     "LN215": ("third-derivative-off", "float64"),
     "LN216": ("vmap-first-parameters", "float64"),
     "LN217": ("statistics-without-gradient", "float32"),
+    "LN218": ("tangent-lost-in-backward", "float64"),
     "LN301": ("eps-fixed", "float32"),
     "LN302": ("bias-before-scale", "float32"),
     "LN303": ("rms-norm", "float32"),

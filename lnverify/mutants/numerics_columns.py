@@ -203,6 +203,8 @@ MUTANTS = [
     entry("dbias-row-lost-65535", "Past 65535 rows, the last one is missing from dbias.", ("NVIDIA/apex#411",),
           Sample(batch=(65537,), shape=(2,), dy="last-row"), ("dbias",),
           columns=without_last(True, lambda rows: rows > 65535)),
+    entry("sums-without-nan", "NaN and infinity are taken out of the parameter gradients.", (), Sample(dy="nan"), SUMS,
+          columns=lambda p, dy, xhat: tuple(np.nan_to_num(a) for a in column_sums(p, dy, xhat)), laws=("LN502",)),
     entry("flat-parameter-gradient", "Beyond 64 rows parameter gradients come back flat, whatever the shape.",
           ("pytorch/pytorch#192016", "pytorch/pytorch#193016", "intel/torch-xpu-ops#5235"),
           Sample(batch=(100,), shape=(3, 4)), SUMS, returning(flat), laws=("LN2", "LN6")),

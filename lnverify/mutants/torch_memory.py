@@ -198,6 +198,25 @@ def shared_scratch() -> Function:
     return layer_norm
 
 
+def flushing(x: Tensor, normalized_shape: Shape, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+    """Subnormal numbers are flushed for speed, and ever after."""
+    torch.set_flush_denormal(True)
+    return textbook(x, normalized_shape, weight, bias, eps)
+
+
+def one_gradient_buffer() -> Function:
+    """dweight is one buffer for each shape: the next backward writes over the last result."""
+    buffers: dict[Any, Tensor] = {}
+
+    def spoil(ctx: Any, dy: Tensor, dx: Tensor, dweight: Tensor, dbias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        if torch.is_grad_enabled():
+            return dx, dweight, dbias
+        buffer = buffers.setdefault((dweight.shape, dweight.dtype), torch.empty_like(dweight))
+        return dx, buffer.copy_(dweight), dbias
+
+    return hand_written(spoil)
+
+
 def wrong_at_times() -> Function:
     """One call in 31 reads a row before it is written."""
     calls = [0]
@@ -244,6 +263,10 @@ MEMORY = [
     _m("y-kept-as-attribute", "y is kept for the backward where autograd cannot see that it is changed.",
        applied(_FromOutput), ("dx", "dweight"), ("LN712",), dtypes=("float64", "float32")),
     _m("shared-scratch", "Scratch is shared by calls in two threads.", shared_scratch, ("y",), ("LN713",), fresh=True),
+    _m("subnormals-flushed-for-all", "Flushing of subnormal numbers is switched on and stays on.", flushing, ("y",),
+       ("LN703",)),
+    _m("one-gradient-buffer", "Every dweight of a shape is the same tensor.", one_gradient_buffer, ("dweight",),
+       ("LN710",), dtypes=("float64", "float32"), fresh=True),
     _m("wrong-at-times", "One call in 31 loses the first row.", wrong_at_times, ("y",), ("LN1", "LN7", "LN3", "LN6"),
        ("vllm-project/vllm#44692",), fresh=True),
 ]  # fmt: skip
