@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 from zlib import crc32
@@ -33,6 +33,7 @@ from lnverify.yardstick import Stopwatch
 
 WRONG_EDGES = 3  # sizes at which an output fails the screen; from then on the laws have cases enough
 PAIR_EVERY = 8  # cases of which one is also measured in the tier `pair`
+GONE = "Asked once more, the subject was right: it depends on what ran before."
 SLOW = 2.0  # seconds that one case may take by the warm-up's estimate; slower shapes are not examined
 Progress = Callable[[int, int, str], None]
 
@@ -271,6 +272,8 @@ class Examination:
         repeated = judge(law, evaluation)
         if repeated.bad:
             outcome = repeated
+        else:
+            outcome = replace(outcome, message=f"{outcome.message} {GONE}")
         shown = outcome.case or case
         answer = again.evaluate(shown).response if shown is not case else evaluation.response
         outputs = {n: a.to_json(4096) for n, a in answer.arrays.items()}
@@ -282,7 +285,8 @@ class Examination:
         return Observation(
             case=shown.to_json(), outputs=outputs, message=outcome.message, ratio=outcome.ratio,
             output=outcome.output, index=outcome.index, expected=outcome.expected, got=outcome.got,
-            bound=outcome.bound, base=None if shown is case else case.to_json(), transcript=recorder.entries(),
+            bound=outcome.bound, base=None if shown is case else case.to_json(),
+            transcript=recorder.entries() if repeated.bad else (),
             said=answer.said(),
         )  # fmt: skip
 

@@ -31,6 +31,9 @@ TIMEOUT = 30.0  # seconds that one request may take by default
 PATIENCE = 20.0  # times what the warm-up predicts, whatever the timeout
 LOADING = 120.0  # seconds in which a subject must be imported and built
 POLL = 0.05  # seconds between two looks at a process that is at work
+IDLE = 0.05  # share of the time below which a process does nothing
+MOST = 5
+LARGE = 4096  # elements from which on time says something
 TAIL = 400  # characters of what a dying process printed
 
 
@@ -72,6 +75,7 @@ class Host:
         self.limits = limits or Limits()
         self.crashes: list[Crash] = []
         self.unanswered = 0
+        self.growth = 1.0  # how much longer than predicted a large request took
         self.predicted: Callable[[Request], float] = lambda request: 0.0
         self._known: dict[str, Response] = {}
         self._folder = tempfile.TemporaryDirectory(prefix="lnverify-host-", ignore_cleanup_errors=True)
@@ -121,15 +125,19 @@ class Host:
             if known is not None:
                 self.unanswered += 1
                 return known
-        allowed = max(self.limits.timeout, PATIENCE * self.predicted(request))
-        problem = ""
+        predicted = self.predicted(request)
+        allowed = max(self.limits.timeout, PATIENCE * predicted * self.growth)
+        problem, started = "", time.monotonic()
         try:
             if self._process is None:
                 self._start()
             wire.send(self._writing, request)
-            problem = self._wait(allowed)
+            problem = self._wait(allowed, request.threads or 1)
             if not problem:
-                return wire.response(*wire.read(self._reading))
+                response = wire.response(*wire.read(self._reading))
+                if predicted > 0 and request.arrays["x"].size >= LARGE:
+                    self.growth = max(self.growth, (time.monotonic() - started) / predicted)
+                return response
         except (EOFError, OSError):
             problem = self._death()
         self._kill()
@@ -173,18 +181,26 @@ class Host:
             raise kind(about["message"])
         return about
 
-    def _wait(self, seconds: float) -> str:
-        """Wait for an answer; '' when there is one to read, else what went wrong."""
+    def _wait(self, seconds: float, threads: int = 1) -> str:
+        """Wait for an answer; '' when there is one to read, else what went wrong.
+
+        The seconds are those of the clock for a process that does nothing, and those of the processor, for each thread,
+        for one that computes: on a busy machine a slow subject is no hanging one. After MOST times as many on the clock
+        it is over.
+        """
         assert self._process is not None
-        started = time.monotonic()
+        started, begun = time.monotonic(), _processor(self._process.pid)
         while not select.select([self._reading], [], [], POLL)[0]:
             taken = _resident(self._process.pid)
             if taken > self.limits.memory:
                 return f"the process takes more than {self.limits.memory / 2**30:.3g} GiB of memory"
             if self._process.poll() is not None:
                 return self._death()
-            if time.monotonic() - started > seconds:
-                return f"no answer within {seconds:.3g} s"
+            waited = time.monotonic() - started
+            if waited > seconds:
+                used = _processor(self._process.pid) - begun
+                if used < IDLE * waited or used > seconds * threads or waited > MOST * seconds:
+                    return f"no answer within {waited:.3g} s"
         return ""
 
     def _death(self) -> str:
@@ -230,6 +246,16 @@ def _resident(pid: int) -> int:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, IndexError):
         return 0
+
+
+def _processor(pid: int) -> float:
+    """Seconds of processor time that a process has used; 0 where the system does not say."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
+            fields = file.read().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return 0.0
 
 
 def _pickled(target: Any, path: Path) -> str:

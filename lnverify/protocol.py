@@ -16,7 +16,18 @@ LAYOUTS = (
     "contiguous", "transposed", "strided", "reversed", "offset", "expanded", "permuted", "swapped", "padded", "skipped",
     "sliced", "output",
 )  # fmt: skip
-HISTORIES = ("", "overwritten", "followed", "repeated", "changed", "output", "threads", "stream")
+HISTORIES = (
+    "",
+    "overwritten",
+    "followed",
+    "repeated",
+    "changed",
+    "output",
+    "threads",
+    "stream",
+    "autocast",
+    "low_default",
+)
 GRAD_MODES = ("enabled", "no_grad", "inference")
 
 
@@ -40,6 +51,7 @@ class Request:
     the backward runs twice on one forward, its second result is given. 'changed': the arguments are overwritten
     between forward and backward (and put back). 'output': y is overwritten there. 'threads': another thread calls on
     other numbers at the same time. 'stream': on a CUDA stream of its own, behind work that still writes the arguments.
+    'autocast': under torch.autocast to bfloat16. 'low_default': with bfloat16 as the default dtype.
     module_action (modules only): '' sets the parameters of a new module from the arrays; 'state_dict',
     'deepcopy' and 'to' then send it through that round trip first ('to': made in float32, moved to the dtype);
     'initial', 'initial:no_affine', 'initial:no_bias' run a new module as it is, and `initial_weight` and

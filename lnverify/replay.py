@@ -8,7 +8,7 @@ from typing import Any
 from lnverify.crashes import CAUSES
 from lnverify.errors import InternalError, UsageError
 from lnverify.evaluation import Evaluator
-from lnverify.examination import judge
+from lnverify.examination import GONE, judge
 from lnverify.finding import Finding
 from lnverify.host import Host
 from lnverify.law import Law, Outcome, load_laws
@@ -28,6 +28,8 @@ def judge_stored(finding: Finding) -> Outcome:
     law = _law(finding)
     observation = finding.smallest
     if not observation.transcript:
+        if observation.message.endswith(GONE):
+            raise UsageError("the subject was right when it was asked once more: replay it with the target.")
         raise UsageError("the answers of this finding were too large to be stored: replay it with the target.")
     stub = Subject(target="the stored answers", capabilities=Capabilities.from_json(finding.capabilities), run=_nobody)
     return _judge(law, playback(stub, observation.transcript), observation.base or observation.case)

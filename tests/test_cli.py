@@ -356,3 +356,20 @@ def test_what_the_subject_says_is_shown_with_the_finding(tmp_path: Path) -> None
     assert "it said: on the slow path" in shown
     said = load_report(Path("out.json"))[0].findings[0].smallest.said
     assert said == ("UserWarning: no kernel", "on the slow path")
+
+
+def test_a_fault_that_is_gone_when_asked_once_more_is_no_longer_called_mended(tmp_path: Path) -> None:
+    Path("moody.py").write_text(
+        "import numpy as np\n\ncalls = [0]\n\n\ndef ln(x, eps=1e-5):\n    calls[0] += 1\n"
+        "    d = x - x.mean(-1, keepdims=True)\n"
+        "    return d / np.sqrt((d * d).mean(-1, keepdims=True) + eps) + (calls[0] == 100)\n"
+    )
+    result = lnverify(
+        "check", "./moody.py:ln", "--no-isolate", "--select", "LN101", "--dtype", "fp32", "--json", "out.json", "-x",
+    )  # fmt: skip
+    (finding,) = load_report(Path("out.json"))[0].findings
+    assert finding.message.endswith("Asked once more, the subject was right: it depends on what ran before.")
+    assert "depends on what ran before" in " ".join(result.stdout.split())
+    again = lnverify("replay", "out.json")
+    assert again.exit_code == 3
+    assert "cannot be judged: the subject was right when it was asked once more" in again.stdout

@@ -85,7 +85,9 @@ def test_what_a_numpy_subject_sees_of_each_history():
         return [(kind, np.array_equal(had, x)) for kind, had, _ in recorded.calls], recorded.memory
 
     assert seen("")[0] == [("forward", True), ("backward", True)]
-    assert seen("followed")[0] == [("forward", True), ("forward", False), ("backward", True)]
+    assert seen("followed")[0] == [
+        ("forward", True), ("forward", False), ("backward", True), ("backward", True),
+    ]  # fmt: skip
     assert seen("repeated")[0] == [("forward", True), ("backward", True), ("backward", True)]
     calls, (first, second) = seen("overwritten")
     assert calls == [("forward", False), ("forward", True), ("backward", True)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -48,6 +49,17 @@ def long(x):
 segfaults = where(long)(lambda: ctypes.string_at(0))
 exits = where(long)(lambda: os._exit(0))
 sleeps = where(long)(lambda: time.sleep(1e6))
+
+
+def computes(x, eps=1e-5):
+    if x.shape[-1] == 5:  # slow, and right
+        end = time.process_time() + 1.2
+        while time.process_time() < end:
+            pass
+    if x.shape[-1] == 6:
+        while True:
+            pass
+    return right(x, eps=eps)
 
 
 @where(long)
@@ -204,3 +216,29 @@ def test_the_process_ends_with_the_host(subjects):
     host.close()
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+
+
+def test_a_busy_process_gets_its_seconds_of_the_processor(subjects, monkeypatch):
+    """A machine that is busy makes a slow subject slower on the clock, not on the processor."""
+    host = Host(f"{subjects}:computes?framework=numpy", limits=Limits(timeout=1.0))
+    request = lambda n: Request("layer_norm", {"x": FloatArray.of(np.ones((1, n)), "float32")}, (n,), 1e-5)  # noqa: E731
+    try:
+        assert host.run(request(4)).refusal is None
+        monkeypatch.setattr("lnverify.host._processor", lambda pid: time.monotonic() * 0.1)  # a tenth of one is ours
+        assert host.run(request(5)).refusal is None
+        monkeypatch.undo()
+        assert host.run(request(6)).refusal.startswith("no answer within ")
+    finally:
+        host.close()
+
+
+def test_what_took_longer_than_predicted_is_given_more_time(subjects):
+    host = Host(f"{subjects}:computes?framework=numpy", limits=Limits(timeout=0.2))
+    host.predict(lambda elements, rows: 0.02)
+    wide = {"x": FloatArray.of(np.ones((1000, 5)), "float32")}
+    try:
+        host.growth = 10.0  # 20 times 0.02 s, times what a large request has shown
+        assert host.run(Request("layer_norm", wide, (5,), 1e-5)).refusal is None
+        assert host.growth > 50
+    finally:
+        host.close()

@@ -313,6 +313,12 @@ def gradient_read_later(f: Any) -> Any:
     return first
 
 
+def under_autocast(f: Any) -> Any:
+    """Y of float32 under autocast."""
+    with torch.autocast("cpu", torch.bfloat16):
+        return f(normal(4, 6, grad=False, dtype=torch.float32) + 30, SHAPE, None, None, 1e-5)
+
+
 def subnormal_afterwards(f: Any) -> Any:
     """A subnormal number times one, after a call, scaled up."""
     f(*inputs()[:1], SHAPE, None, None, 1e-5)
@@ -397,6 +403,7 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "double-backward-weight-lost": lambda f: second_order(f, "x"),
     "jvp-wants-x": weight_tangent,
     "one-gradient-buffer": gradient_read_later,
+    "sums-by-products": under_autocast,
     "subnormals-flushed-for-all": subnormal_afterwards,
     "tangent-lost-in-backward": weight_and_gradient,
     "vmap-samples-as-rows": per_sample,

@@ -14,7 +14,7 @@ from typing import Any
 from lnverify.adapters.calling import Attempt, attempt, named_gradients, refuse_within, saved_values, split
 from lnverify.adapters.destinations import Destination, Writing
 from lnverify.adapters.signature import Signature, axis
-from lnverify.adapters.torch_history import on_a_stream, others, overwritten, while_others_call
+from lnverify.adapters.torch_history import on_a_stream, others, overwritten, surrounded, while_others_call
 from lnverify.adapters.torch_settings import restored, settings
 from lnverify.adapters.torch_tensors import Held, hold, to_array, to_bits, to_tensor
 from lnverify.adapters.torch_transforms import TRANSFORMS, transformed
@@ -147,7 +147,7 @@ class _Run:
         modes = {"enabled": torch.enable_grad, "no_grad": torch.no_grad, "inference": torch.inference_mode}
         self.state.phase = "forward"
         history = self.request.history
-        with modes[self.request.grad_mode]():
+        with modes[self.request.grad_mode](), surrounded(history, self.request.device):
             if history == "overwritten":
                 with overwritten(leaves):
                     call(leaves)

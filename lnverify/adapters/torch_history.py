@@ -69,6 +69,24 @@ def on_a_stream(leaves: Tensors, call: Callable[[Tensors], Any]) -> Any:
     return returned
 
 
+@contextlib.contextmanager
+def surrounded(history: str, device: str) -> Iterator[None]:
+    """What is switched on around a call: 'autocast', 'low_default', or nothing."""
+    import torch
+
+    if history == "autocast":
+        with torch.autocast(device.partition(":")[0], torch.bfloat16):
+            yield
+        return
+    before = torch.get_default_dtype()
+    if history == "low_default":
+        torch.set_default_dtype(torch.bfloat16)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
 def while_others_call(leaves: Tensors, call: Callable[[Tensors], Any], first: Callable[[Any], Any]) -> Any:
     """What the subject returns while another thread calls it on other numbers. first: takes y out of it."""
     import torch

@@ -239,5 +239,6 @@ def answers(ev: Evaluation) -> Outcome:
     response = ev.response
     if response.refusal is None:
         return Outcome("holds", 0.0, "y")
-    text = f"Refused in the {response.phase}: {response.refusal}"
+    how = "It crashed" if response.phase == "crash" else f"Refused in the {response.phase}"
+    text = f"{how}: {response.refusal}"
     return Outcome("crashed", np.inf, "y", (), text, f"an ordinary request is refused in the {response.phase}")

@@ -119,11 +119,16 @@ def changed_before_backward(ev: Evaluation) -> Outcome:
 def two_threads(ev: Evaluation) -> Outcome:
     """y is right while another thread calls on other numbers: no scratch is shared between calls.
 
-    Eight calls in each of two threads; a y whose bits differ from the first is the one that is judged.
+    Eight calls in each of two threads; a y whose bits differ from the first is the one that is judged. The rows are
+    repeated up to 2^14 elements, for kernels take turns only while they last.
     """
     if not _right(ev):
         return INAPPLICABLE
     arrays = {k: v for k, v in ev.case.arrays.items() if k in ("x", "weight", "bias")}
+    x = arrays["x"]
+    if len(x.shape) > len(ev.case.normalized_shape):
+        times = max((1 << 14) // x.size, 1)
+        arrays["x"] = FloatArray(x.dtype, np.concatenate([x.bits] * times))
     case = replace(ev.case, arrays=arrays, layouts={}, requires_grad=(), history="threads", recipe=None)
     return _judge(
         ev, case, "While another thread calls on other numbers", "two threads at once disturb each other", ["y"]
@@ -191,3 +196,24 @@ def second_device(ev: Evaluation) -> Outcome:
         text = f"On a second device it is refused: {refusal}"
         return Outcome("crashed", np.inf, "y", (), text, "a second device is refused", case=case)
     return _judge(ev, case, "On a second device", "a second device gives other results", _outputs(case))
+
+
+@law("LN717", name="surroundings", severity="warning", limit=8, max_elements=1 << 14,
+     source="torch.autocast and torch.set_default_dtype: torch's own layer norm depends on neither")  # fmt: skip
+def surroundings(ev: Evaluation) -> Outcome:
+    """y is as accurate under torch.autocast, and with bfloat16 as the default dtype, as without: by the bounds of the
+    dtype of x.
+
+    A warning: autocast is free to lower what it lowers, a product with a matrix of ones, say.
+    """
+    if ev.subject.framework != "torch" or not _right(ev):
+        return INAPPLICABLE
+    arrays = {k: v for k, v in ev.case.arrays.items() if k in ("x", "weight", "bias")}
+    case = replace(ev.case, arrays=arrays, layouts={}, requires_grad=(), recipe=None)
+    return first_bad(
+        _judge(ev, replace(case, history=history), what, f"y is less accurate {cause}", ["y"])
+        for history, what, cause in (
+            ("autocast", "Under autocast to bfloat16", "under autocast"),
+            ("low_default", "With bfloat16 as the default dtype", "with another default dtype"),
+        )
+    )

@@ -73,5 +73,6 @@ KILLS: dict[str, tuple[str, str]] = {
     "LN713": ("shared-scratch", "float32"),
     "LN714": ("wrong-at-times", "float32"),
     "LN715": ("default-stream", "float32"),
+    "LN717": ("sums-by-products", "float32"),
     "LN716": ("kept-on-first-device", "float32"),
 }

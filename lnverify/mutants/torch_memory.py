@@ -204,6 +204,17 @@ def flushing(x: Tensor, normalized_shape: Shape, weight: Tensor | None, bias: Te
     return textbook(x, normalized_shape, weight, bias, eps)
 
 
+def by_products(x: Tensor, normalized_shape: Shape, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+    """The sums are products with ones, which autocast computes in bfloat16."""
+    if len(normalized_shape) != 1 or not x.numel():
+        return textbook(x, normalized_shape, weight, bias, eps)
+    f = wide(x)
+    ones = torch.ones(f.shape[-1], 1, dtype=f.dtype, device=f.device)
+    centred = f - (f @ ones) / f.shape[-1]
+    variance = ((centred * centred) @ ones) / f.shape[-1]
+    return affine(centred * torch.rsqrt(variance + eps), weight, bias).to(x.dtype)
+
+
 def one_gradient_buffer() -> Function:
     """dweight is one buffer for each shape: the next backward writes over the last result."""
     buffers: dict[Any, Tensor] = {}
@@ -265,6 +276,8 @@ MEMORY = [
     _m("shared-scratch", "Scratch is shared by calls in two threads.", shared_scratch, ("y",), ("LN713",), fresh=True),
     _m("subnormals-flushed-for-all", "Flushing of subnormal numbers is switched on and stays on.", flushing, ("y",),
        ("LN703",)),
+    _m("sums-by-products", "Sums are products with ones: autocast computes them in bfloat16.", by_products, ("y",),
+       ("LN717",), dtypes=("float32",)),
     _m("one-gradient-buffer", "Every dweight of a shape is the same tensor.", one_gradient_buffer, ("dweight",),
        ("LN710",), dtypes=("float64", "float32"), fresh=True),
     _m("wrong-at-times", "One call in 31 loses the first row.", wrong_at_times, ("y",), ("LN1", "LN7", "LN3", "LN6"),

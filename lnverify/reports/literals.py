@@ -16,6 +16,9 @@ RUNS = 6  # stretches of equal elements, written as [1.0] * 256 + [2.0]
 PERIOD = 8  # elements of a repeated pattern, written as [1.0, 2.0] * 128
 
 
+NAN = 'float("nan")'
+
+
 class UnwritableError(Exception):
     """The case cannot be written as a short script."""
 
@@ -102,21 +105,26 @@ class Literals:
         if layout == "transposed":
             return f"{text}.mT.contiguous().mT"
         if layout in ("strided", "reversed"):  # torch has no negative strides
-            return f"{text}.repeat_interleave(2, -1)[..., ::2]"
+            return f"{_padded(f'{text}.unsqueeze(-1)', 0, 1)}.flatten(-2)[..., ::2]"
         if layout == "offset":
-            front = f"torch.zeros(3, dtype=torch.{array.dtype})"
+            front = f"torch.full((3,), {NAN}, dtype=torch.{array.dtype})"
             return f"torch.cat([{front}, {text}.flatten()])[3:].view{shape!r}"
         if layout == "permuted":
             return f"{text}.movedim(1, -1).contiguous().movedim(-1, 1)"
         if layout == "swapped":
             return f"{text}.transpose(0, 1).contiguous().transpose(0, 1)"
         if layout == "skipped":
-            return f"{text}.repeat_interleave(2, 0)[::2]"
+            return f"{_padded(f'{text}.unsqueeze(1)', rank - 1, 1)}.flatten(0, 1)[::2]"
         if layout == "padded":
-            return f"torch.cat([{text}] * 2, -1)[..., :{shape[-1]}]"
+            return f"{_padded(text, 0, shape[-1])}[..., :{shape[-1]}]"
         if layout == "sliced":
-            return f"torch.cat([{text}] * 2, 1)[:, :{shape[1]}]"
+            return f"{_padded(text, rank - 2, shape[1])}[:, :{shape[1]}]"
         raise UnwritableError
+
+
+def _padded(text: str, behind: int, size: int) -> str:
+    """NaN behind the last element of a dimension, that with `behind` dimensions after it."""
+    return f"torch.nn.functional.pad({text}, {(0, 0) * behind + (0, size)}, value={NAN})"
 
 
 def number(value: float) -> str:
