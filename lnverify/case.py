@@ -37,6 +37,7 @@ class Case:
     threads: int | None = None
     module_action: str = ""
     history: str = ""
+    repeat: int = 0
     label: str = ""
     recipe: Mapping[str, Any] | None = None
 
@@ -94,6 +95,7 @@ class Case:
             threads=self.threads,
             module_action=self.module_action,
             history=self.history,
+            repeat=self.repeat,
         )
 
     def gradients(self) -> tuple[str, ...]:
@@ -120,6 +122,7 @@ class Case:
             "threads": self.threads,
             "module_action": self.module_action,
             "history": self.history,
+            "repeat": self.repeat,
             "label": self.label,
             "recipe": None if self.recipe is None else dict(self.recipe),
         }
@@ -142,6 +145,7 @@ class Case:
             threads=data["threads"],
             module_action=data["module_action"],
             history=data.get("history", ""),
+            repeat=data.get("repeat", 0),
             label=data["label"],
             recipe=data["recipe"],
         )

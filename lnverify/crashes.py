@@ -113,7 +113,7 @@ def _case(crash: Crash) -> Case:
         operation=asked.operation, dtype=asked.arrays["x"].dtype, normalized_shape=asked.normalized_shape,
         arrays=asked.arrays, eps=asked.eps, requires_grad=asked.requires_grad, layouts=asked.layouts,
         train=asked.train, grad_mode=asked.grad_mode, create_graph=asked.create_graph, device=asked.device,
-        threads=asked.threads, module_action=asked.module_action, history=asked.history,
+        threads=asked.threads, module_action=asked.module_action, history=asked.history, repeat=asked.repeat,
     )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ ends a run early, and the report says so.
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from itertools import chain
 from typing import Any
 from zlib import crc32
 
+from lnverify import huge
 from lnverify.case import Case
 from lnverify.crashes import Watch
 from lnverify.edges import Screen, edge, sizes
@@ -24,6 +26,7 @@ from lnverify.finding import Finding, Observation, Result
 from lnverify.judgement import ALONE
 from lnverify.law import INAPPLICABLE, Law, Outcome
 from lnverify.profiles import Profile
+from lnverify.protocol import OUT_OF_MEMORY
 from lnverify.shrink import Shrinker
 from lnverify.strategies import grid, recipes, search, small, stream_seed, tall
 from lnverify.support import Support, ordinary
@@ -60,6 +63,7 @@ class Examination:
     fail_fast: bool = False
     deadline: float | None = None
     progress: Progress | None = None
+    huge: bool = False
     tallies: dict[str, Tally] = field(default_factory=dict)
     coverage: dict[str, set[Any]] = field(default_factory=dict)
     slow: set[str] = field(default_factory=set)
@@ -98,6 +102,7 @@ class Examination:
         for case in chain(grid(self.support, self.profile), tall(self.support, self.profile)):
             self.examine(case)
         self._edges()
+        self._huge()
         drawn = (
             ("recipes", recipes(self.support, self.profile), self.recipes),
             ("small", small(self.support), self.small),
@@ -128,6 +133,31 @@ class Examination:
                 self.examine(case)
             else:
                 self._cover(case)
+
+    def _huge(self) -> None:
+        """Let LN610 look at a few rows repeated to very many."""
+        law = next((law for law in self.active if law.id == "LN610"), None)
+        if law is None or self.support.subject.capabilities.fixed_shape is not None:
+            return
+        for case in huge.cases(self.support, self.huge):
+            self._pause(self.index)
+            limit = self.watch.host.limits.memory if self.watch.host else math.inf
+            if not case.device.startswith("cuda") and huge.memory(case) > limit:
+                need = f"{huge.memory(case) / 2**30:.0f} GiB, --memory is {limit / 2**30:.0f} GiB"
+                self.slow.add(f"{case.dtype}: {case.repeat * case.n:,} elements ({need})")
+                continue
+            evaluation = Evaluation(case, self.evaluator)
+            before = self.watch.trouble()
+            outcome = judge(law, evaluation)
+            if self._crashed(before):
+                self.watch.blame(law)
+                continue
+            self.tallies[law.id].add(case, outcome)
+            refusal = evaluation.ask("y").refusal or ""
+            if refusal.startswith(OUT_OF_MEMORY):
+                self.slow.add(f"{self.support.dtype}: {case.repeat * case.n:,} elements ({refusal.partition(': ')[2]})")
+            if outcome.bad and self.fail_fast:
+                raise StopExamination("fail-fast")
 
     def _pause(self, done: int) -> None:
         """Show how far it is, and end the run where its time is over."""
@@ -245,7 +275,7 @@ class Examination:
         self, law: Law, check: Callable[[Case], Outcome], budget: float, cause: str, case: Case, outcome: Outcome
     ) -> tuple[Case, Outcome]:
         """The smallest case; a law that looks at one ordinary case makes cases of its own, and is left as it is."""
-        if law.once:
+        if law.once or case.repeat:
             return case, outcome
         return Shrinker(check, budget, self.support.affine, cause, self.support.eps).run(case, outcome)
 

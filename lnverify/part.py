@@ -35,6 +35,7 @@ class Plan:
     deadline: float | None = None
     isolate: bool = False
     limits: Limits = field(default_factory=Limits)
+    huge: bool = False
 
 
 @dataclass
@@ -91,7 +92,7 @@ def examine(plan: Plan, subject: Subject, device: str, dtype: str, progress: Pro
     laws = [law for law in select_laws(plan.select, plan.ignore) if law.operation == plan.operation]
     exam = Examination(
         support, laws, find_profile(plan.profile), plan.seed, stopwatch, watch, plan.max_examples, plan.fail_fast,
-        plan.deadline, progress,
+        plan.deadline, progress, plan.huge,
     )  # fmt: skip
     try:
         exam.run()

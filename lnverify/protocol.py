@@ -28,6 +28,7 @@ HISTORIES = (
     "autocast",
     "low_default",
 )
+OUT_OF_MEMORY = ("MemoryError", "OutOfMemoryError")  # how a refusal for want of memory begins
 GRAD_MODES = ("enabled", "no_grad", "inference")
 
 
@@ -52,6 +53,8 @@ class Request:
     between forward and backward (and put back). 'output': y is overwritten there. 'threads': another thread calls on
     other numbers at the same time. 'stream': on a CUDA stream of its own, behind work that still writes the arguments.
     'autocast': under torch.autocast to bfloat16. 'low_default': with bfloat16 as the default dtype.
+    repeat: rows, where it is not 0: x is a few rows that are repeated to so many by whoever answers; y is then that of
+    the first ones, `odd` holds the rows of y (at most 64) that differ in bits from theirs, `odd_rows` their numbers.
     module_action (modules only): '' sets the parameters of a new module from the arrays; 'state_dict',
     'deepcopy' and 'to' then send it through that round trip first ('to': made in float32, moved to the dtype);
     'initial', 'initial:no_affine', 'initial:no_bias' run a new module as it is, and `initial_weight` and
@@ -72,6 +75,7 @@ class Request:
     threads: int | None = None
     module_action: str = ""
     history: str = ""
+    repeat: int = 0
 
 
 @dataclass(frozen=True)

@@ -46,6 +46,7 @@ def check(
     isolate: bool = False,
     limits: Limits | None = None,
     jobs: int = 1,
+    huge: bool = False,
     progress: Progress | None = None,
 ) -> Report:
     """Check an implementation and report what holds and what does not.
@@ -56,7 +57,7 @@ def check(
     Hypothesis draws (the grid is fixed). max_examples: Hypothesis examples per strategy. time_limit: seconds.
     isolate: run the subject in a process of its own (lnverify.host), within `limits`, so that its death is a finding
     and not the end; a callable then needs cloudpickle. jobs: processes that share the dtypes (target strings only);
-    the findings are the same for every number.
+    the findings are the same for every number. huge: also batches beyond 2^31 and 2^32 elements (lnverify.huge).
     Raises UsageError, TargetError, FrameworkError or SignatureError for what the caller can mend.
     """
     started = time.monotonic()
@@ -68,7 +69,7 @@ def check(
     places = tuple(devices) if devices is not None else ("cpu",)
     plan = Plan(
         target, operation, profile, selected, ignored, seed, max_examples, fail_fast,
-        None if time_limit is None else started + time_limit, isolate, limits or Limits(),
+        None if time_limit is None else started + time_limit, isolate, limits or Limits(), huge,
     )  # fmt: skip
     if not str(seed).isdigit():
         raise UsageError(f"the seed {seed!r} is no whole number from 0.")

@@ -25,7 +25,7 @@ def request_key(request: Request) -> str:
     plain: dict[str, Any] = {
         name: getattr(request, name)
         for name in ("operation", "normalized_shape", "wanted", "requires_grad", "train", "grad_mode",
-                     "create_graph", "module_action", "history")
+                     "create_graph", "module_action", "history", "repeat")
     }  # fmt: skip
     plain["eps"] = float(request.eps).hex()
     plain["layouts"] = dict(sorted(request.layouts.items()))

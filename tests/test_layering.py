@@ -35,7 +35,14 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("recipes", "covering"),  # which cases there are
     ("law", "law_files", "subject", "finding", "judgement", "profiles", "environment"),  # the nouns
     ("support", "yardstick", "transcript", "host", "host_process"),  # what a subject can do, and did
-    ("strategies", "evaluation", "edges", "diagnosis", "sixteen_bits"),  # a case drawn, asked, evaluated, explained
+    (
+        "strategies",
+        "evaluation",
+        "edges",
+        "huge",
+        "diagnosis",
+        "sixteen_bits",
+    ),  # a case drawn, asked, evaluated, explained
     ("laws", "laws.*", "adapters", "adapters.*"),  # laws and adapters never see each other
     ("mutants", "mutants.*"),  # subjects, some of them by an adapter
     (

@@ -359,6 +359,11 @@ def longer_weight(f: Any) -> Any:
     return torch.tensor(0.0)
 
 
+def far_down(f: Any) -> Any:
+    """The last of 65537 rows."""
+    return f(normal(65537, 2, grad=False), (2,), None, None, 1e-5)[-1]
+
+
 def no_elements(f: Any) -> Any:
     """How many numbers y of empty rows has."""
     with warnings.catch_warnings():
@@ -397,6 +402,7 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "vmap-first-parameters": own_parameters,
     "parameters-resized": longer_weight,
     "empty-rows-padded": no_elements,
+    "rows-lost-in-torch": far_down,
     "create-graph-path": lambda f: second_order(f, "x"),
     "double-backward-constants": lambda f: second_order(f, "x"),
     "double-backward-bias-lost": lambda f: second_order(f, "dy", weight=False),

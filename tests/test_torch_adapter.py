@@ -70,7 +70,8 @@ def test_function_and_module_agree_with_torch_in_bits(target, dtype):
 def test_the_capabilities_follow_from_the_signature():
     full = resolve("torch.nn.functional.layer_norm").capabilities
     second = ("ty", "d2x", "d2weight", "d2bias", "d2dy")
-    assert full.outputs == ("y", *GRADIENTS, *second, "tty", "rty", "d3x", "vmap", "vmap_parameters")
+    transforms = ("tty", "rty", "fdx", "d3x", "vmap", "vmap_parameters", "vmap_samples")
+    assert full.outputs == ("y", *GRADIENTS, *second, *transforms)
     assert (full.eps, full.max_dims, full.affine) == (None, None, ("both", "weight", "bias", "none"))
     native = resolve("torch.ops.aten.native_layer_norm").capabilities
     assert native.outputs[:3] == ("y", "mean", "rstd")
@@ -253,3 +254,25 @@ def test_an_unknown_constructor_parameter_is_named():
 
     with pytest.raises(SignatureError, match="constructor parameter 'mystery' cannot be matched"):
         resolve(Needs)
+
+
+def test_a_few_rows_are_repeated_and_what_differs_comes_back():
+    """Of 7 rows that become 70001: y of the 7, and the rows that differ, the first 64 of them."""
+
+    def loses(x, normalized_shape, weight=None, bias=None, eps=1e-5):
+        y = plain(x, normalized_shape, weight, bias, eps)
+        return y if x.shape[0] < 65536 else torch.cat((y[:65535], torch.zeros_like(y[65535:])))
+
+    given = {name: array for name, array in arrays(shape=(7, 8)).items() if name != "dy"}
+    right = ask(resolve(plain), given, "y", requires_grad=(), repeat=70001)
+    np.testing.assert_allclose(right.arrays["y"].values, expected(arrays(shape=(7, 8)))["y"], rtol=1e-12)
+    assert right.arrays["odd"].shape == (0, 8)
+    wrong = ask(resolve(loses), given, "y", requires_grad=(), repeat=70001)
+    np.testing.assert_array_equal(wrong.arrays["odd_rows"].values, np.arange(65535, 65535 + 64))
+    assert not wrong.arrays["odd"].values.any()
+
+
+def test_what_would_not_fit_is_refused_before_it_is_allocated():
+    response = ask(resolve(plain), {"x": arrays()["x"]}, "y", requires_grad=(), repeat=1 << 40)
+    assert response.refusal is not None
+    assert response.refusal.startswith("MemoryError: 262144 GiB, ")

@@ -183,6 +183,8 @@ def _run(
     backward: tuple[Callable[..., Any], Signature] | None,
     output_dtype: str,
 ) -> None:
+    if request.repeat:
+        raise TypeError("rows are repeated for torch subjects only")
     storage = request.arrays["x"].dtype
     asked = {f"d{n}" for n in request.requires_grad if n in request.arrays} & set(request.wanted)
 

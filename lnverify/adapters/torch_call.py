@@ -15,6 +15,7 @@ from lnverify.adapters.calling import Attempt, attempt, named_gradients, refuse_
 from lnverify.adapters.destinations import Destination, Writing
 from lnverify.adapters.signature import Signature, axis
 from lnverify.adapters.torch_history import on_a_stream, others, overwritten, surrounded, while_others_call
+from lnverify.adapters.torch_repeated import repeated
 from lnverify.adapters.torch_settings import restored, settings
 from lnverify.adapters.torch_tensors import Held, hold, to_array, to_bits, to_tensor
 from lnverify.adapters.torch_transforms import TRANSFORMS, transformed
@@ -71,7 +72,7 @@ def answer(
 
     def body(state: Attempt) -> None:
         run = _Run(request, state, arguments, held, returns)
-        if backward is not None:
+        if backward is not None and not request.repeat:
             run.with_backward(*bind(request, tensors), *backward)
             return
         for name in arguments:
@@ -79,7 +80,9 @@ def answer(
                 tensors[name].requires_grad_()
         leaves, call = bind(request, tensors)
         transform = next((name for name in TRANSFORMS if name in request.wanted), None)
-        if transform is not None:
+        if request.repeat:
+            repeated(run, leaves, call)
+        elif transform is not None:
             transformed(run, transform, leaves, call)
         elif set(request.wanted) != {"ty"}:
             run.with_autograd(leaves, call)

@@ -84,6 +84,7 @@ def memory_size(_ctx: click.Context, _param: click.Parameter, value: str | None)
     metavar="SIZE",
     help="What the target may take, 4GiB say. [default: half of the machine]",
 )
+@click.option("--huge", is_flag=True, help="Also more than 2^31 and 2^32 elements, where they fit.")
 @click.option("-j", "--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Processes.")
 @click.option("-q", "--quiet", is_flag=True, help="The verdict line only.")
 @click.option("-v", "--verbose", is_flag=True, help="Every law in every dtype.")

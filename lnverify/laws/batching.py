@@ -8,8 +8,9 @@ import numpy as np
 
 from lnverify.case import single
 from lnverify.evaluation import Evaluation
-from lnverify.floats import FORMATS, FloatArray, quantum
+from lnverify.floats import FORMATS, FloatArray, distance, quantum
 from lnverify.law import INAPPLICABLE, Outcome, law
+from lnverify.protocol import OUT_OF_MEMORY
 
 ROWS = "Ba, Kiros, Hinton (2016), section 3: every case has statistics of its own"
 ROWS_CAUSE = "rows of a batch influence each other"
@@ -242,3 +243,45 @@ def answers(ev: Evaluation) -> Outcome:
     how = "It crashed" if response.phase == "crash" else f"Refused in the {response.phase}"
     text = f"{how}: {response.refusal}"
     return Outcome("crashed", np.inf, "y", (), text, f"an ordinary request is refused in the {response.phase}")
+
+
+@law("LN610", name="many-rows", severity="error",
+     source="grids of 65535 blocks, and 32-bit indices: NVIDIA/apex#411; --huge for 2^31, 2^32 elements")  # fmt: skip
+def many_rows(ev: Evaluation) -> Outcome:
+    """Of a few rows that are repeated to very many, each is as right as it is alone: y of every row keeps the bound of
+    LN101.
+
+    Rows whose bits are those of their first occurrence are as right as that. 70001 rows are asked of every subject in
+    torch; --huge asks for more than 2^31 and 2^32 elements, where they fit into memory.
+    """
+    case = ev.case
+    if not case.repeat:
+        return INAPPLICABLE
+    response = ev.ask("y")
+    if response.refusal is not None:
+        if response.refusal.startswith((*OUT_OF_MEMORY, "TypeError: rows are repeated")):
+            return INAPPLICABLE
+        text = f"{case.repeat:,} rows of {case.n} are refused: {response.refusal}"
+        return Outcome("crashed", np.inf, "y", (), text, "many rows are refused", case=case)
+    few = ev.again(replace(case, repeat=0))
+    if few.settle("y")[1] == "violated":
+        return INAPPLICABLE
+    first, odd, numbers = (response.arrays[name] for name in ("y", "odd", "odd_rows"))
+    rows = np.concatenate([np.arange(case.rows), numbers.values.astype(np.int64)])
+    values = np.concatenate([a.values.reshape(-1, case.n) for a in (first, odd)])
+    kind = rows % case.rows
+    exact, bound = few.pair("y"), few.bound("y", "det", FORMATS[case.dtype].precision <= 11)[kind]
+    with np.errstate(all="ignore"):
+        apart = distance(values, exact.hi[kind], exact.lo[kind], FORMATS[first.dtype])
+        ratio = np.where(np.isnan(apart), np.inf, np.where(apart > 0, apart / bound, 0.0))
+    at = np.unravel_index(int(np.argmax(ratio)), ratio.shape)
+    worst = float(ratio[at])
+    if worst <= 1:
+        return Outcome("holds", worst, "y")
+    row, column = int(rows[at[0]]), int(at[1])
+    due, got = float(exact.hi[kind[at[0]], column]), float(values[at])
+    text = (
+        f"Of {case.repeat:,} rows of {case.n}, row {row:,} is wrong: y[{row}, {column}] is {got:.9g}, exact {due:.9g}."
+    )
+    return Outcome("violated", worst, "y", (row, column), text, "rows far down a batch are wrong", due, got,
+                   float(bound[at]), case)  # fmt: skip

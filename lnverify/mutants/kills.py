@@ -58,6 +58,7 @@ KILLS: dict[str, tuple[str, str]] = {
     "LN607": ("x-strides-ignored", "float64"),
     "LN608": ("parameters-resized", "float32"),
     "LN609": ("empty-rows-padded", "float32"),
+    "LN610": ("rows-lost-in-torch", "float32"),
     "LN701": ("module-last-statistics", "float32"),
     "LN702": ("scratch-accumulates", "float32"),
     "LN703": ("x-centred-in-place", "float32"),

@@ -27,7 +27,17 @@ def of_something(x: Tensor, normalized_shape: Shape, weight: Tensor | None, bias
     return textbook(x, normalized_shape, weight, bias, eps)
 
 
+def few_rows(x: Tensor, normalized_shape: Shape, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+    """Rows past 65535, the largest grid dimension, are never written (scaled down from 2^31 elements)."""
+    y = textbook(x, normalized_shape, weight, bias, eps)
+    if x.dim() != 2 or x.shape[0] <= 65535 or y.requires_grad:
+        return y
+    return torch.cat((y[:65535], torch.zeros_like(y[65535:])))
+
+
 SHAPES = [
+    Mutant("rows-lost-in-torch", "Without gradients, rows past 65535 are not written.", ("NVIDIA/apex#411",),
+           framework="torch", target=few_rows, affected=("y",), laws=("LN610", "LN1", "LN7")),
     Mutant("parameters-resized", "A parameter of another length is cut or read past its end.",
            ("microsoft/onnxruntime#27455", "microsoft/onnxruntime#17060"), framework="torch", target=resized,
            affected=("y",), laws=("LN608",)),

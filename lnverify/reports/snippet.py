@@ -35,7 +35,7 @@ def snippet(finding: Finding, target: str, environment: Mapping[str, Any] | None
         known = finding.operation == "layer_norm" and framework in ("torch", "numpy")
         case = finding.smallest.case
         compares = finding.law.startswith(COMPARING)
-        if not known or compares or case["module_action"] or case.get("history"):
+        if not known or compares or case["module_action"] or case.get("history") or case.get("repeat"):
             raise UnwritableError
         writer = _Numpy if framework == "numpy" else _Torch
         return "\n".join(writer(finding, target, str(environment.get("call_text") or "")).lines()) + "\n"

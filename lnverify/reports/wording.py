@@ -229,6 +229,9 @@ HISTORY = {
     "changed": "arguments overwritten between forward and backward",
     "output": "y overwritten between forward and backward",
     "threads": "while another thread calls",
+    "stream": "in a CUDA stream of its own",
+    "autocast": "under autocast to bfloat16",
+    "low_default": "with bfloat16 as the default dtype",
 }
 
 
@@ -259,6 +262,8 @@ def case_text(observation: Observation) -> str:
         words.append(count(case["threads"], "thread"))
     if case["module_action"]:
         words.append(f"module {case['module_action']}")
+    if case.get("repeat"):
+        words.append(f"repeated to {case['repeat']:,} rows")
     if case.get("history"):
         words.append(HISTORY[case["history"]])
     return ", ".join(words)
