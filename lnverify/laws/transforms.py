@@ -50,7 +50,7 @@ def _judge(ev: Evaluation, output: str, tangents: tuple[str, ...], cause: str) -
         text = f"Refused in the {again.ask(output).phase}: {judgement.message}"
         return Outcome("crashed", np.inf, output, (), text, cause.replace("is wrong", "is refused"), case=again.case)
     outcome = judgement.outcome(cause)
-    if outcome.bad and output in ("tty", "rty") and _all_zero(again, output):
+    if outcome.bad and output in ("tty", "rty", "fdx") and _all_zero(again, output):
         return INAPPLICABLE
     return replace(outcome, case=again.case) if outcome.bad else outcome
 
@@ -83,7 +83,12 @@ def reverse_over_forward(ev: Evaluation) -> Outcome:
 def forward_over_reverse(ev: Evaluation) -> Outcome:
     """The gradient dx can be differentiated in forward mode: its derivative along tx, tweight and tbias is the double
     backward with these in the place of vx, vweight and vbias (second derivatives are symmetric), within its running
-    errors."""
+    errors.
+
+    A subject that refuses a double backward is not asked: what it saves are constants by its own declaration.
+    """
+    if "d2x" not in ev.subject.capabilities.outputs:
+        return INAPPLICABLE
     return _judge(ev, "fdx", ("tx", "tweight", "tbias"), "forward mode over reverse mode is wrong")
 
 
