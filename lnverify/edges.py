@@ -35,6 +35,7 @@ LARGEST = 1 << 22  # elements of a case
 SMALL = 1 << 16
 FEW_ROWS = (1, 2, 3)
 SEVERAL_ROWS = range(4, 18)
+LARGE = ((513, 1025), (1025, 513), (4097, 129))  # more than 2^19 elements, where sums over rows may go in two stages
 PAIRED = 45  # of COLUMNS: the sizes around powers of two
 NARROW = 8
 
@@ -43,6 +44,7 @@ def sizes(profile: Profile) -> Iterator[tuple[int, int]]:
     """Pairs (N, rows), small cases first: every N with few rows and every number of rows with N = 8; from profile ci
     on, all pairs of at most LARGEST elements."""
     pairs = {(n, rows) for n in COLUMNS for rows in FEW_ROWS} | {(NARROW, rows) for rows in (*ROWS, *SEVERAL_ROWS)}
+    pairs |= set(LARGE)
     if profile.cap < SMALL:  # the selftest's, for two hundred subjects
         pairs = {(n, rows) for n, rows in pairs if n * rows <= profile.cap}
     if profile.effort > 1:  # every pair of the sizes around powers of two; the widths with few rows only

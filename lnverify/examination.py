@@ -219,7 +219,9 @@ class Examination:
         if law.limit is None or once or law.once:
             return True
         stride = max(1, round(self.total / (law.limit * self.profile.effort)))
-        return (self.index + crc32(law.id.encode())) % stride == 0
+        # One of so many, but not every so-many-th: any step through the grid leaves one of its factors at one level.
+        window, place = divmod(self.index, stride)
+        return crc32(f"{law.id} {window}".encode()) % stride == place
 
     def _cover(self, case: Case) -> None:
         affine = {(1, 1): "both", (1, 0): "weight", (0, 1): "bias", (0, 0): "none"}[

@@ -32,6 +32,7 @@ ENOUGH = 3  # cases of a size that showed nothing
 SEEDS = 6  # fresh cases that are tried: one may leave out too much to tell
 BLOCK_ROWS = (8, 16, 32, 64, 128, 256, 512, 1024)
 BLOCK_COLUMNS = (64, 128, 256, 512, 1024, 2048)
+EPS_16 = "eps is rounded to 16 bits"
 STORED_16 = "dweight is rounded to 16 bits, though the weight is float32"
 # The results of every mutant of a kind, with each value that it rounds moved down, and up, by its error in a tier.
 Mutants = Callable[[Evaluation, str], Iterator[tuple[Float64Array, Float64Array]]]
@@ -56,6 +57,8 @@ def kept_in_16_bits(ev: Evaluation, output: str) -> str:
 
 def _kinds(ev: Evaluation, output: str) -> Iterator[tuple[str, Mutants, int]]:
     """Causes with their mutants, and how many rows a fresh case needs to show them."""
+    if output == "y":
+        yield EPS_16, _eps, FRESH_ROWS
     statistics = {"y": (STATISTICS_KEPT_16, _forward), "dx": (STATISTICS_16, _dx), "dweight": (STATISTICS_16, _dweight)}
     yield *statistics[output], FRESH_ROWS
     if output == "dweight":
@@ -152,6 +155,16 @@ def _forward(ev: Evaluation, nudge: float, tier: str) -> Iterator[Float64Array]:
             sums = np.add.reduceat((x - true) ** 2, np.arange(0, ev.case.n, width), axis=1)
             var = _low(ev, sums, 2 * es * sums, nudge).sum(axis=1, keepdims=True) / ev.case.n
             yield weight * (x - true) / np.sqrt(var + ev.case.eps) + bias
+
+
+@_both_ways
+def _eps(ev: Evaluation, nudge: float, tier: str) -> Iterator[Float64Array]:
+    """y with eps in 16 bits, of either format: it is an input, and nothing about it is uncertain."""
+    weight, bias = _parameters(ev)
+    d = ev.case.matrix("x") - ev.pair("mean").hi[:, None]
+    var = (d**2).mean(axis=1, keepdims=True)
+    for kind in ("bfloat16", "float16"):
+        yield weight * d / np.sqrt(var + round_values(np.array(ev.case.eps), kind)) + bias
 
 
 def _backward(ev: Evaluation, nudge: float, tier: str) -> Iterator[tuple[Float64Array, Float64Array]]:

@@ -14,6 +14,7 @@ import pytest
 
 from lnverify.finding import Observation, Report
 from lnverify.floats import FloatArray, decode
+from lnverify.protocol import HISTORIES
 from lnverify.reports import console, github, json_file, junit, wording
 from tests import report_samples as samples
 
@@ -289,3 +290,9 @@ def test_a_label_is_for_the_case_that_its_recipe_makes() -> None:
         "N=3, rows=1, x normal, eps=1e-05, dy output, x offset, 2 threads",
         "N=3, rows=1, eps=1e-05, requires_grad x, module deepcopy",
     ]
+
+
+def test_every_history_has_words_and_a_place_in_the_schema():
+    schema = json.loads(Path(wording.__file__).parent.parent.joinpath("schemas", "report-1.json").read_text())
+    known = schema["$defs"]["case"]["properties"]["history"]["enum"]
+    assert {"", *wording.HISTORY} == set(HISTORIES) == set(known)

@@ -98,7 +98,8 @@ def changed_before_backward(ev: Evaluation) -> Outcome:
     """Where x, weight and bias, or y, are overwritten between forward and backward, the gradients are those of the
     forward's numbers, or the backward raises.
 
-    A wrong number is the worst answer to a caller's mistake; frameworks compare version counters to prevent it.
+    A wrong number is the worst answer to a caller's mistake; frameworks compare version counters to prevent it. y is
+    overwritten without weight and bias too, where it is xhat itself.
     """
     if not ev.case.has("dy") or not _right(ev):
         return INAPPLICABLE
@@ -107,10 +108,14 @@ def changed_before_backward(ev: Evaluation) -> Outcome:
         ("output", "a y that was", "a y that was changed in place gives a wrong gradient, not an error"),
     )
     case = replace(ev.case, layouts={}, recipe=None)
+    plain = replace(case, arrays={k: v for k, v in case.arrays.items() if k in ("x", "dy")}, requires_grad=("x",))
+    cases = [(case, within[0]), (case, within[1])]
+    if "none" in ev.subject.capabilities.affine:
+        cases.append((plain, within[1]))
     return first_bad(
-        _judge(ev, replace(case, history=history), f"With {what} overwritten between forward and backward", cause,
-               list(case.gradients()))
-        for history, what, cause in within
+        _judge(ev, replace(chosen, history=history), f"With {what} overwritten between forward and backward", cause,
+               list(chosen.gradients()))
+        for chosen, (history, what, cause) in cases
     )  # fmt: skip
 
 
