@@ -24,8 +24,8 @@ SEVERITY_ORDER = ("error", "warning", "info")
 DTYPE_ORDER = ("float64", "float32", "bfloat16", "float16")
 ARRAY_ORDER = ("x", "weight", "bias", "dy", "tx", "tweight", "tbias", "vx", "vweight", "vbias", "sx", "wx")
 NEEDED = {"ty": ("tx", "tweight", "tbias"), "tty": ("tx", "sx"), "rty": ("dy", "tx")}
-# Laws about two calls: one call alone shows nothing of what they say.
-COMPARING = ("LN3", "LN601", "LN602", "LN605", "LN702", "LN705", "LN714")
+# Laws about two calls, or about a transform of a call: one call alone shows nothing of what they say.
+COMPARING = ("LN3", "LN601", "LN602", "LN605", "LN702", "LN705", "LN714", "LN216", "LN217", "LN218")
 SHOWN_IN_FULL = 8  # elements of an input on the console; the snippet and the report hold the rest
 
 
