@@ -162,7 +162,7 @@ class Examination:
                 self.watch.blame(law)
                 continue
             self.tallies[law.id].add(case, outcome)
-            informative |= outcome.informative and law.id in ("LN101", "LN201", "LN202", "LN203")
+            informative |= self._covers(law, outcome)
             if outcome.bad and law.severity == "error" and self.fail_fast:
                 raise StopExamination("fail-fast")
         if informative:
@@ -189,6 +189,10 @@ class Examination:
             return True
         stride = max(1, round(self.total / (law.limit * self.profile.effort)))
         return (self.index + crc32(law.id.encode())) % stride == 0
+
+    def _covers(self, law: Law, outcome: Outcome) -> bool:
+        """Whether this outcome makes a case one that informed."""
+        return outcome.informative and law.id in ("LN101", "LN201", "LN202", "LN203")
 
     def _cover(self, case: Case) -> None:
         affine = {(1, 1): "both", (1, 0): "weight", (0, 1): "bias", (0, 0): "none"}[

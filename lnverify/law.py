@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lnverify.errors import UsageError
+from lnverify.operation import norms
 
 if TYPE_CHECKING:
     from lnverify.case import Case
@@ -39,7 +40,7 @@ FAMILIES = {
     "LN5": "special values and range",
     "LN6": "layout, dtype, batching",
     "LN7": "determinism, purity, modules",
-    "LN8": "recurrent cells and blocks",
+    "LN8": "other norms, recurrent cells, blocks",
     "LN9": "contrasts",
 }
 
@@ -118,6 +119,10 @@ class Law:
     dtypes: tuple[str, ...] | None = None
     minimum: int = 1
     once: bool = False  # looks at one ordinary case only (module laws)
+
+    def covers(self, operation: str) -> bool:
+        """Whether it says something of an operation; 'norms' stands for every norm other than layer norm."""
+        return operation in norms() if self.operation == "norms" else self.operation == operation
 
     @property
     def claim(self) -> str:

@@ -23,6 +23,8 @@ class Operation:
     scalars: tuple[str, ...]
     statistics: tuple[str, ...] = ()
     states: tuple[str, ...] = ()
+    formula: str = ""  # its program in reference/norms.py, '' for what has an oracle of its own
+    default: str = "torch.nn.functional.layer_norm"  # what plain `lnverify check --operation NAME` examines; '': nothing
 
     @property
     def arguments(self) -> tuple[str, ...]:
@@ -45,6 +47,26 @@ OPERATIONS = {
         statistics=("mean", "rstd"),
     ),
 }
+
+
+def _norm(name: str, formula: str = "", bias: bool = True, default: str = "") -> None:
+    parameters = ("weight", "bias") if bias else ("weight",)
+    OPERATIONS[name] = Operation(
+        name, ("x",), parameters, ("y",), ("eps",), formula=formula or name, default=default
+    )
+
+
+_norm("rms_norm", bias=False, default="torch.nn.functional.rms_norm")
+_norm("group_norm", default="torch.nn.functional.group_norm")
+_norm("instance_norm", formula="group_norm", default="torch.nn.functional.instance_norm")  # one channel in each group
+_norm("batch_norm", default="torch.nn.functional.batch_norm")
+_norm("layer_norm_channels")
+_norm("layer_norm_eps_outside")
+
+
+def norms() -> tuple[str, ...]:
+    """The operations whose formulas come from reference/norms.py."""
+    return tuple(name for name, entry in OPERATIONS.items() if entry.formula)
 
 
 def operation(name: str) -> Operation:

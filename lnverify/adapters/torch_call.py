@@ -12,7 +12,7 @@ from typing import Any
 
 from lnverify.adapters.calling import Attempt, attempt, named_gradients, refuse_within, saved_values, split
 from lnverify.adapters.destinations import Destination, Writing
-from lnverify.adapters.signature import Signature, axis
+from lnverify.adapters.signature import Signature, axis, own_values
 from lnverify.adapters.torch_history import on_a_stream, others, overwritten, while_others_call
 from lnverify.adapters.torch_tensors import Held, hold, to_array, to_bits, to_tensor
 from lnverify.adapters.torch_transforms import TRANSFORMS, transformed
@@ -45,6 +45,7 @@ def scalars(request: Request) -> dict[str, Any]:
         "normalized_shape": request.normalized_shape,
         "axis": axis(request.normalized_shape),
         "dtype": request.arrays["x"].dtype,
+        **own_values(request.operation, request.arrays["x"].shape, request.normalized_shape),
     }
 
 

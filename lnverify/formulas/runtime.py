@@ -72,9 +72,11 @@ def contract(spec: str, /, *operands: Any) -> Any:
         aligned = operand if axes == tuple(range(len(axes))) else operand.transpose(axes)
         aligned = aligned[tuple(slice(None) if letter in letters else None for letter in order)]
         product = aligned if product is None else product * aligned
-    for axis in range(len(order) - 1, len(result) - 1, -1):
-        product = product.sum(axis=axis)
-    return product
+    over = tuple(range(len(result), len(order)))
+    if not over:
+        return product
+    # All at once: a bound that counts roundings must see one sum of all its terms, whose order is free.
+    return product.sum(axis=over if len(over) > 1 else over[0])
 
 
 def _element_sqrt(value: Any) -> Any:
