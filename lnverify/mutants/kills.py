@@ -73,4 +73,6 @@ KILLS: dict[str, tuple[str, str]] = {
     "LN714": ("wrong-at-times", "float32"),
     "LN715": ("default-stream", "float32"),
     "LN716": ("kept-on-first-device", "float32"),
+    "LN801": ("rms-eps-outside", "float32"),
+    "LN802": ("rms-weight-outside-sums", "float32"),
 }
