@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from lnverify.case import Case
-from lnverify.floats import FloatArray
+from lnverify.floats import Float64Array, FloatArray
 from lnverify.law import Outcome
 from lnverify.norms.cases import BY_ROWS
 from lnverify.norms.views import view
@@ -60,14 +60,15 @@ class NormShrinker(Shrinker):
                     if not np.array_equal(values, target):
                         yield self._with(case, name, target)
         x = case.arrays["x"].values
-        ladders = [base + np.arange(x.size).reshape(x.shape) % 4 for base in (0.0, 10.0, 100.0, 1000.0, 10000.0)]
-        if not 0 < x.size <= 64 or any(np.array_equal(x, ladder) for ladder in ladders):
+        ladder: Float64Array = np.arange(x.size, dtype=np.float64).reshape(x.shape) % 4
+        ladders = [base + ladder for base in (0.0, 10.0, 100.0, 1000.0, 10000.0)]
+        if not 0 < x.size <= 64 or any(np.array_equal(x, familiar) for familiar in ladders):
             return
-        for ladder in ladders:
-            yield self._with(case, "x", ladder)
+        for familiar in ladders:
+            yield self._with(case, "x", familiar)
         for bits in (1, 2, 4, 8):
             mantissa, exponent = np.frexp(x)
-            rounded = np.ldexp(np.round(mantissa * 2.0**bits), exponent - bits)
+            rounded: Float64Array = np.ldexp(np.round(mantissa * 2.0**bits), exponent - bits)
             if not np.array_equal(rounded, x):
                 yield self._with(case, "x", rounded)
 
@@ -77,7 +78,8 @@ def flattened(case: Case) -> Case:
     x = case.arrays["x"]
     seen = view(case)
     if case.operation in BY_ROWS:
-        shape, normalized = seen.shape, (seen.n,)
+        shape: tuple[int, ...] = seen.shape
+        normalized: tuple[int, ...] = (seen.n,)
     elif len(x.shape) <= 3:
         return case
     else:

@@ -24,7 +24,7 @@ class Operation:
     statistics: tuple[str, ...] = ()
     states: tuple[str, ...] = ()
     formula: str = ""  # its program in reference/norms.py, '' for what has an oracle of its own
-    default: str = "torch.nn.functional.layer_norm"  # what plain `lnverify check --operation NAME` examines; '': nothing
+    default: str = "torch.nn.functional.layer_norm"  # checked where no target is named; '' for none
 
     @property
     def arguments(self) -> tuple[str, ...]:
@@ -51,9 +51,7 @@ OPERATIONS = {
 
 def _norm(name: str, formula: str = "", bias: bool = True, default: str = "") -> None:
     parameters = ("weight", "bias") if bias else ("weight",)
-    OPERATIONS[name] = Operation(
-        name, ("x",), parameters, ("y",), ("eps",), formula=formula or name, default=default
-    )
+    OPERATIONS[name] = Operation(name, ("x",), parameters, ("y",), ("eps",), formula=formula or name, default=default)
 
 
 _norm("rms_norm", bias=False, default="torch.nn.functional.rms_norm")

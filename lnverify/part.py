@@ -19,7 +19,7 @@ from lnverify.norms.support import find_support as find_norm_support
 from lnverify.operation import norms
 from lnverify.profiles import profile as find_profile
 from lnverify.subject import Subject, resolve
-from lnverify.support import find_support
+from lnverify.support import Support, find_support
 from lnverify.yardstick import Stopwatch
 
 
@@ -84,7 +84,11 @@ def examine(plan: Plan, subject: Subject, device: str, dtype: str, progress: Pro
     watch = Watch(host)
     stopwatch = Stopwatch()
     other = plan.operation in norms()
-    support = find_norm_support(subject, plan.operation, dtype, device) if other else find_support(subject, dtype, device)
+    support: Support | str
+    if other:
+        support = find_norm_support(subject, plan.operation, dtype, device)
+    else:
+        support = find_support(subject, dtype, device)
     if isinstance(support, str):
         part.not_supported = (support,)
         part.findings = watch.findings(dtype, device, subject.capabilities)

@@ -158,7 +158,7 @@ def _undecided(result: Result, refusal: str) -> Result:
     return replace(result, verdict="inconclusive", reason=f"{NO_BACKWARD} ({refusal})")
 
 
-FORWARD = ("LN101", "LN104", "LN105", "LN106")
+FORWARD = ("LN101", "LN104", "LN105", "LN106", "LN801")
 ROWS = ("LN601", "LN605")
 
 

@@ -64,9 +64,7 @@ def examine_correct(correct: Any, profile: str = "selftest") -> Row:
     for dtype in correct.dtypes:
         # those that hand derivatives to torch inherit pytorch/pytorch#79705, #196700, #175754, rightly reported
         ignore = NATIVE if getattr(correct, "second_order", "") == "native" else None
-        report = check(
-            correct.subject(), operation=_operation(correct), dtypes=[dtype], profile=profile, ignore=ignore
-        )
+        report = check(correct.subject(), operation=_operation(correct), dtypes=[dtype], profile=profile, ignore=ignore)
         errors += [f"{f.law} {f.dtype}" for f in report.findings if f.severity == "error"]
         warnings += [f.law for f in report.findings if f.severity == "warning"]
         worst = max([worst, *(r.worst_ratio for r in report.results if r.law in RATIO_LAWS and r.verdict == "holds")])

@@ -64,7 +64,7 @@ def adapt(obj: Any, target: str, options: Declaration) -> Subject:
 
     found = replace(options, affine=options.affine or tuple(dict.fromkeys(modes)), arguments=None)
     if "eps" not in roles and options.eps is None:
-        raise SignatureError(f"{target}: the constructor has no parameter for eps: declare the eps that it uses, ?eps=.")
+        raise SignatureError(f"{target}: no constructor parameter gives eps: declare the eps that it uses, ?eps=1e-5.")
     return torch_function.adapt(call, target, found)
 
 

@@ -25,7 +25,7 @@ def _rows(x: Array, shape: tuple[int, ...]) -> Array:
     return x.reshape(-1, int(np.prod(shape)))
 
 
-def forward(x: Array, normalized_shape: tuple[int, ...], weight: Array, eps: float, bug: str = "") -> tuple[Any, ...]:
+def forward(x: Array, normalized_shape: tuple[int, ...], weight: Any, eps: float, bug: str = "") -> tuple[Any, ...]:
     """y and 1/rms; `bug` names what is wrong."""
     rows = _rows(x, normalized_shape)
     n = rows.shape[1]
@@ -50,7 +50,7 @@ def forward(x: Array, normalized_shape: tuple[int, ...], weight: Array, eps: flo
 
 
 def backward(
-    dy: Array, x: Array, weight: Array, eps: float, normalized_shape: tuple[int, ...], saved: Any, bug: str = ""
+    dy: Array, x: Array, weight: Any, eps: float, normalized_shape: tuple[int, ...], saved: Any, bug: str = ""
 ) -> tuple[Any, ...]:
     """dx and dweight by the compact form."""
     rows, g = _rows(x, normalized_shape), _rows(dy, normalized_shape)
@@ -97,7 +97,7 @@ MUTANTS = [
 ]
 
 
-def serial_forward(x: Array, normalized_shape: tuple[int, ...], weight: Array, eps: float) -> tuple[Any, ...]:
+def serial_forward(x: Array, normalized_shape: tuple[int, ...], weight: Any, eps: float) -> tuple[Any, ...]:
     """Squares added one after the other, the weight multiplied into 1/rms first."""
     rows = _rows(x, normalized_shape)
     total = np.zeros(rows.shape[0], rows.dtype)
@@ -109,7 +109,7 @@ def serial_forward(x: Array, normalized_shape: tuple[int, ...], weight: Array, e
 
 
 def expanded_backward(
-    dy: Array, x: Array, weight: Array, eps: float, normalized_shape: tuple[int, ...], saved: Any
+    dy: Array, x: Array, weight: Any, eps: float, normalized_shape: tuple[int, ...], saved: Any
 ) -> tuple[Any, ...]:
     """dx = r g - r^3 x sum(g x)/n, on raw x; dweight row after row."""
     rows, g = _rows(x, normalized_shape), _rows(dy, normalized_shape)
