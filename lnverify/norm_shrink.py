@@ -50,7 +50,7 @@ class NormShrinker(Shrinker):
                 drop = {"weight": None} if not has[0] else {}
                 yield case.with_arrays(**drop, **({"bias": None} if not has[1] else {}))
         if case.eps != SIMPLE_EPS and SIMPLE_EPS in self.eps:
-            yield replace(case, eps=SIMPLE_EPS)
+            yield _cut(replace(case, eps=SIMPLE_EPS), dict(case.arrays), case.normalized_shape)
 
     def _numbers(self, case: Case, outcome: Outcome) -> Iterator[Case]:
         for name, simple in (("weight", 1.0), ("bias", 0.0), ("dy", 1.0)):
