@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lnverify.errors import UsageError
-from lnverify.operation import norms
+from lnverify.operation import cells, derived
 
 if TYPE_CHECKING:
     from lnverify.case import Case
@@ -121,8 +121,9 @@ class Law:
     once: bool = False  # looks at one ordinary case only (module laws)
 
     def covers(self, operation: str) -> bool:
-        """Whether it says something of an operation; 'norms' stands for every norm other than layer norm."""
-        return operation in norms() if self.operation == "norms" else self.operation == operation
+        """Whether it says something of an operation; 'derived' stands for norms other than layer norm and for cells."""
+        several = {"derived": derived, "cells": cells}.get(self.operation)
+        return operation in several() if several else self.operation == operation
 
     @property
     def claim(self) -> str:

@@ -26,16 +26,19 @@ class NormShrinker(Shrinker):
         plain = flattened(case)
         if plain is not case:
             yield plain
-        axes = (0,) if case.operation in BY_ROWS else (0, 2)
+        axes = (0,) if case.operation in BY_ROWS or case.has("h") else (0, 2)
         for axis in axes:
             yield from self._along(plain, axis)
 
     def _columns(self, case: Case, outcome: Outcome) -> Iterator[Case]:
-        """Fewer columns, or fewer channels."""
+        """Fewer columns, or fewer channels; inputs and then units of a cell."""
         yield from self._along(flattened(case), 1)
+        if case.has("h"):
+            yield from self._along(case, 2)
 
     def _along(self, case: Case, axis: int) -> Iterator[Case]:
-        size = case.arrays["x"].shape[axis] if axis < len(case.arrays["x"].shape) else 0
+        extents = (*case.arrays["x"].shape, *(case.normalized_shape if case.has("h") else ()))
+        size = extents[axis] if axis < len(extents) else 0
         for smaller in sorted({s for s in (*SIZES, size // 2, size - 1) if 0 < s < size}):
             cut = taken(case, axis, smaller)
             if cut is not None:
@@ -96,6 +99,8 @@ def flattened(case: Case) -> Case:
 
 def taken(case: Case, axis: int, size: int) -> Case | None:
     """The case with the first indices along an axis of x; None where the groups would not come out even."""
+    if case.has("h"):
+        return _cell(case, axis, size)
     x = case.arrays["x"].shape
     shape = tuple(size if place == axis else extent for place, extent in enumerate(x))
     normalized = (size,) if case.operation in BY_ROWS and axis == 1 else case.normalized_shape
@@ -113,6 +118,22 @@ def taken(case: Case, axis: int, size: int) -> Case | None:
         arrays[name] = FloatArray(array.dtype, np.ascontiguousarray(bits))
     cut = _cut(case, arrays, normalized)
     return cut if view(cut).n > 1 or operation(case.operation).formula == "rms_norm" else None
+
+
+CELL_AXES: dict[str, tuple[int, ...]] = {  # of each array: 0 rows, 1 inputs, 2 units
+    "x": (0, 1), "h": (0, 2), "dy": (0, 2), "weight_ih": (2, 1), "weight_hh": (2, 2), "weight": (2,), "bias": (2,),
+}  # fmt: skip
+
+
+def _cell(case: Case, axis: int, size: int) -> Case | None:
+    """A cell with fewer rows, inputs or units."""
+    if axis == 2 and size < 2:
+        return None
+    arrays = {}
+    for name, array in case.arrays.items():
+        kept = tuple(slice(0, size) if a == axis else slice(None) for a in CELL_AXES[name])
+        arrays[name] = FloatArray(array.dtype, np.ascontiguousarray(array.bits[kept]))
+    return _cut(case, arrays, (size,) if axis == 2 else case.normalized_shape)
 
 
 def _normalized(case: Case, shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -23,7 +23,7 @@ class Operation:
     scalars: tuple[str, ...]
     statistics: tuple[str, ...] = ()
     states: tuple[str, ...] = ()
-    formula: str = ""  # its program in reference/norms.py, '' for what has an oracle of its own
+    formula: str = ""  # its program in reference/norms.py or cells.py, '' for what has an oracle of its own
     default: str = "torch.nn.functional.layer_norm"  # checked where no target is named; '' for none
 
     @property
@@ -62,9 +62,25 @@ _norm("layer_norm_channels")
 _norm("layer_norm_eps_outside")
 
 
+OPERATIONS["ln_rnn"] = Operation(
+    "ln_rnn", ("x",), ("weight_ih", "weight_hh", "weight", "bias"), ("y",), ("eps",), states=("h",), formula="ln_rnn",
+    default="",
+)  # fmt: skip
+
+
+def derived() -> tuple[str, ...]:
+    """The operations that are judged by generated formulas alone: norms, then cells."""
+    return norms() + cells()
+
+
 def norms() -> tuple[str, ...]:
     """The operations whose formulas come from reference/norms.py."""
-    return tuple(name for name, entry in OPERATIONS.items() if entry.formula)
+    return tuple(name for name, entry in OPERATIONS.items() if entry.formula and not entry.states)
+
+
+def cells() -> tuple[str, ...]:
+    """The operations whose formulas come from reference/cells.py."""
+    return tuple(name for name, entry in OPERATIONS.items() if entry.formula and entry.states)
 
 
 def operation(name: str) -> Operation:

@@ -16,7 +16,7 @@ from lnverify.law import select_laws
 from lnverify.law_files import LOADED, load_file
 from lnverify.norm_examination import NormExamination
 from lnverify.norms.support import find_support as find_norm_support
-from lnverify.operation import norms
+from lnverify.operation import derived
 from lnverify.profiles import profile as find_profile
 from lnverify.subject import Subject, resolve
 from lnverify.support import Support, find_support
@@ -83,7 +83,7 @@ def examine(plan: Plan, subject: Subject, device: str, dtype: str, progress: Pro
     host = isolated(subject)
     watch = Watch(host)
     stopwatch = Stopwatch()
-    other = plan.operation in norms()
+    other = plan.operation in derived()
     support: Support | str
     if other:
         support = find_norm_support(subject, plan.operation, dtype, device)

@@ -26,6 +26,9 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "training": ("training", "train", "use_batch_stats"),
     "running_mean": ("running_mean", "moving_mean"),
     "running_var": ("running_var", "running_variance", "moving_var", "moving_variance"),
+    "h": ("h", "hx", "hidden", "state", "h_prev"),
+    "weight_ih": ("weight_ih", "w_ih", "w_x", "wx"),
+    "weight_hh": ("weight_hh", "w_hh", "w_h", "wh"),
     "dy": ("dy", "grad_output", "grad_out", "dout", "grad_y", "grad"),
     "y": ("y", "out", "output"),
     "mean": ("mean", "mu"),
@@ -41,6 +44,7 @@ BACKWARD = ("dy", *FORWARD, "y", "mean", "rstd", "saved")
 OWN: dict[str, tuple[str, ...]] = {
     "group_norm": ("num_groups",),
     "batch_norm": ("training", "running_mean", "running_var"),
+    "ln_rnn": ("h", "weight_ih", "weight_hh"),
 }
 # torch's C functions have no signature that Python could inspect.
 BUILTINS: dict[str, str] = {

@@ -1,9 +1,13 @@
-"""LN80x: values and gradients of the norms other than layer norm, each by its own formulas."""
+"""LN80x: values and gradients of norms other than layer norm and of recurrent cells, each by its own formulas."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
+
 from lnverify.evaluation import Evaluation
-from lnverify.floats import FORMATS
+from lnverify.floats import FORMATS, FloatArray
 from lnverify.judgement import Judgement
 from lnverify.law import INAPPLICABLE, VACUOUS, Outcome, law
 from lnverify.norms.diagnosis import cause
@@ -38,9 +42,10 @@ def _sentence(ev: Evaluation, judgement: Judgement) -> str:
     return text
 
 
-@law("LN801", name="operation-accuracy", severity="error", operation="norms", source=DERIVED)
+@law("LN801", name="operation-accuracy", severity="error", operation="derived", source=DERIVED)
 def operation_accuracy(ev: Evaluation) -> Outcome:
-    """y of a norm other than layer norm is what some admissible rounding error before the final rounding explains.
+    """y of a norm other than layer norm, or the new state of a cell, is what an admissible error before the final
+    rounding explains.
 
     Bound: the running error of the operation's formula for every order of summation, with x seeded for algorithms on
     raw data (lnverify.norms.bound). In 16 bits every intermediate result may be rounded to 16 bits, unless the subject
@@ -49,9 +54,9 @@ def operation_accuracy(ev: Evaluation) -> Outcome:
     return _outcome(ev, "y")
 
 
-@law("LN802", name="operation-gradient", severity="error", operation="norms", needs=("dx",), source=DERIVED)
+@law("LN802", name="operation-gradient", severity="error", operation="derived", needs=("dx",), source=DERIVED)
 def operation_gradient(ev: Evaluation) -> Outcome:
-    """Every gradient of a norm other than layer norm is within the bound, and is there: dx, dweight, dbias.
+    """Every gradient of a norm other than layer norm, or of one step of a cell, is within the bound, and is there.
 
     Bound: the running error of the derived reverse mode (lnverify.norms.bound), which counts every term of a sum over
     rows and positions. Statistics depend on x, and the gradients go through them.
@@ -67,3 +72,32 @@ def operation_gradient(ev: Evaluation) -> Outcome:
     if not seen:
         return VACUOUS if any(outcome.state == "vacuous" for outcome in outcomes) else INAPPLICABLE
     return max(seen, key=lambda outcome: outcome.ratio)
+
+
+STEPS = 4
+
+
+@law("LN803", name="cell-steps", severity="error", operation="cells", limit=24, source="Ba, Kiros, Hinton (2016), 3.1")
+def cell_steps(ev: Evaluation) -> Outcome:
+    """A cell that runs on from its own state is right in every step, whatever it did in the steps before.
+
+    Bound: that of LN801 for each step, from the state that the subject itself returned. A bound that is chained through
+    time would multiply at each step by |V| |weight|/sigma and soon admit everything; the exact step from the same state
+    needs no chain. Each step's x is the one before with its rows and columns in reverse order.
+    """
+    step, best = ev, INAPPLICABLE
+    for number in range(1, STEPS):
+        state = step.output("y")
+        before = step.case.arrays["h"]
+        if state is None or state.dtype != before.dtype or state.shape != before.shape:
+            return best
+        x = step.case.arrays["x"]
+        turned = FloatArray(x.dtype, np.ascontiguousarray(x.bits[::-1, ::-1]))
+        step = ev.again(step.case.with_arrays(x=turned, h=state))
+        judgement = judge(step, "y")
+        if judgement.state == "violated":
+            text = f"Step {number + 1} from its own state: {judgement.sentence()}"
+            return replace(judgement.outcome("a later step of the cell is wrong", text), case=step.case)
+        outcome = judgement.outcome("")
+        best = outcome if outcome.informative else best
+    return best

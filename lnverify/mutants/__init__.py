@@ -136,7 +136,7 @@ def all_correct() -> list[Correct]:
     return found
 
 
-def _collect(name: str, modules: tuple[str, ...], torch_module: str) -> list[Any]:
+def _collect(name: str, modules: tuple[str, ...], *torch_modules: str) -> list[Any]:
     entries: list[Any] = []
     for module in modules:
         entries += getattr(importlib.import_module(f"lnverify.mutants.{module}"), name)
@@ -144,19 +144,20 @@ def _collect(name: str, modules: tuple[str, ...], torch_module: str) -> list[Any
         importlib.import_module("torch")
     except ImportError:
         return sorted(entries, key=lambda entry: str(entry.id))
-    entries += getattr(importlib.import_module(f"lnverify.mutants.{torch_module}"), name)
+    for module in torch_modules:
+        entries += getattr(importlib.import_module(f"lnverify.mutants.{module}"), name)
     return sorted(entries, key=lambda entry: str(entry.id))
 
 
 def norm_mutants() -> list[Mutant]:
-    """Wrong norms other than layer norm, sorted by id; they judge laws of their own operations."""
-    found: list[Mutant] = _collect("MUTANTS", ("norms",), "torch_norms")
+    """Wrong norms other than layer norm, and wrong cells, sorted by id."""
+    found: list[Mutant] = _collect("MUTANTS", ("norms",), "torch_norms", "torch_cells")
     return found
 
 
 def norm_correct() -> list[Correct]:
-    """Right norms other than layer norm, sorted by id."""
-    found: list[Correct] = _collect("CORRECT", ("norms",), "torch_norms")
+    """Right norms other than layer norm, and right cells, sorted by id."""
+    found: list[Correct] = _collect("CORRECT", ("norms",), "torch_norms", "torch_cells")
     return found
 
 

@@ -75,4 +75,5 @@ KILLS: dict[str, tuple[str, str]] = {
     "LN716": ("kept-on-first-device", "float32"),
     "LN801": ("rms-eps-outside", "float32"),
     "LN802": ("rms-weight-outside-sums", "float32"),
+    "LN803": ("cell-first-statistics", "float32"),
 }

@@ -31,12 +31,26 @@ from functools import cached_property
 import numpy as np
 
 from lnverify.bounds import roundings
-from lnverify.floats import FORMATS, Float64Array, Format
-from lnverify.formulas import norms
+from lnverify.case import Case
+from lnverify.floats import FORMATS, Float64Array, FloatArray, Format
 from lnverify.norms.exact import KEYS, Exact
+from lnverify.operation import operation
 from lnverify.running import Context, Running
 
 LARGEST = 2.0**900  # beyond, double-double products lose their low words
+
+
+def due(case: Case, output: str) -> FloatArray:
+    """The array whose shape and dtype an output has: the state or x for y, its argument for a gradient."""
+    return case.arrays[(operation(case.operation).states or ("x",))[0] if output == "y" else output[1:]]
+
+
+def shift_error(d: Float64Array, p: Float64Array, var: Float64Array, over: tuple[int, ...]) -> Float64Array:
+    """w of the head of this file, for the deviations d; p: the first number less the mean."""
+    with np.errstate(all="ignore"):
+        spread = np.abs(d).mean(axis=over, keepdims=True)
+        w = (p**2 + 2 * np.abs(p) * np.sqrt(var + p**2)) / (2 * spread)
+        return np.where(spread > 0, w, 0.0)
 
 
 class NormBounds:
@@ -51,8 +65,7 @@ class NormBounds:
     def bound(self, output: str) -> Float64Array:
         """The bound of an output, in the formula's shape; infinite where nothing is judged."""
         result = (self.forward if output == "y" else self.backward)[KEYS[output]]
-        argument = "x" if output == "y" else output[1:]
-        out = FORMATS[self.exact.case.arrays[argument].dtype]
+        out = FORMATS[due(self.exact.case, output).dtype]
         with np.errstate(all="ignore"):
             lift = self.lift(output != "y")
             if output in ("dweight", "dbias"):
@@ -82,10 +95,8 @@ class NormBounds:
         over = exact.view.over
         mu, var = exact.statistic("mu"), exact.statistic("var")
         with np.errstate(all="ignore"):
-            spread = np.abs(x - mu).mean(axis=over, keepdims=True)
-            p = np.abs(mu)  # the first number less the mean: x and mu are measured from it
-            w = (p**2 + 2 * p * np.sqrt(var + p**2)) / (2 * spread)
-            raw = np.abs(exact.raw) + np.abs(exact.pivot + mu) + np.where(spread > 0, w, 0.0)
+            # x and mu are measured from the first number
+            raw = np.abs(exact.raw) + np.abs(exact.pivot + mu) + shift_error(x - mu, mu, var, over)
             h = float(roundings(self.count, "det"))
             return Running(x, (h + 4) * self.compute.u * raw, self.context)
 
@@ -98,7 +109,7 @@ class NormBounds:
     def forward(self) -> dict[str, Running]:
         """The formula."""
         with np.errstate(all="ignore"):
-            found: dict[str, Running] = getattr(norms, self.exact.operation.formula)(*self._given)
+            found: dict[str, Running] = getattr(self.exact.module, self.exact.operation.formula)(*self._given)
         return found
 
     @cached_property
@@ -106,5 +117,6 @@ class NormBounds:
         """Its derived reverse mode."""
         with np.errstate(all="ignore"):
             dy = self.context.exact(self.exact.dy)
-            found: dict[str, Running] = getattr(norms, f"{self.exact.operation.formula}_vjp")(*self._given, dy)
+            backward = getattr(self.exact.module, f"{self.exact.operation.formula}_vjp")
+            found: dict[str, Running] = backward(*self._given, dy)
         return found

@@ -29,6 +29,9 @@ CHANNELS = (
     (2, 4, 3), (1, 6, 4), (3, 8, 5), (2, 4, 17), (5, 2, 33), (2, 6, 2, 2), (1, 8, 3, 5), (4, 4, 4, 4), (2, 12, 3, 1),
     (3, 6), (8, 4), (33, 2), (2, 2, 2, 3, 2), (1, 4, 2, 2, 4), (2, 3, 129), (17, 3, 9),
 )  # fmt: skip
+CELLS: tuple[Shape, ...] = (  # (rows, inputs), (units,)
+    ((2, 3), (4,)), ((1, 5), (8,)), ((3, 2), (2,)), ((5, 7), (16,)), ((2, 1), (33,)), ((17, 4), (5,)), ((4, 64), (32,)),
+)  # fmt: skip
 REGIMES = (
     "normal", "offset", "normal", "outlier", "integers", "scaled", "normal", "far", "alternating", "tiny", "constant",
     "huge", "step",
@@ -42,6 +45,8 @@ POWERS = {"float64": 200, "float32": 18, "bfloat16": 12, "float16": 3}  # of x, 
 
 def shapes(operation: str, fixed: tuple[int, ...] | None = None) -> list[Shape]:
     """Shapes of an operation. fixed: the only normalized_shape that a module instance accepts."""
+    if operation == "ln_rnn":
+        return list(CELLS)
     if operation in BY_ROWS:
         return list(ROWS) if fixed is None else [((rows, *fixed), fixed) for rows in (2, 1, 5, 33)]
     found = []
@@ -61,6 +66,8 @@ def shapes(operation: str, fixed: tuple[int, ...] | None = None) -> list[Shape]:
 def kind(operation: str, shape: Shape) -> tuple[int, int]:
     """Batch and normalised dimensions, or positional ones and 1: what a subject may refuse as a whole."""
     x, normalized = shape
+    if operation == "ln_rnn":
+        return 1, 1
     return (len(x) - len(normalized), len(normalized)) if operation in BY_ROWS else (len(x) - 2, 1)
 
 
@@ -115,23 +122,28 @@ def make(
     """One case."""
     x, normalized = shape
     seen = view_of(operation, x, normalized)
-    parameter = normalized if operation in BY_ROWS else (x[1],)
+    units = (x[0], *normalized) if operation == "ln_rnn" else x  # the shape of y
+    parameter = normalized if operation in (*BY_ROWS, "ln_rnn") else (x[1],)
     limit = FORMATS[dtype].largest
 
     def array(values: Float64Array) -> FloatArray:
         return FloatArray.of(np.clip(values, -limit, limit), dtype)
 
     arrays = {"x": array(_values(regime, 16 * seed, x, dtype))}
+    if operation == "ln_rnn":
+        arrays["h"] = array(np.tanh(normal(16 * seed + 9, units)))
+        arrays["weight_ih"] = array(normal(16 * seed + 10, (*normalized, x[1])))
+        arrays["weight_hh"] = array(normal(16 * seed + 11, (*normalized, *normalized)) / 2)
     has_weight, has_bias = AFFINE[affine]
     if has_weight:
         arrays["weight"] = array(_weight(weight, 16 * seed + 5, parameter))
     if has_bias:
         arrays["bias"] = array(normal(16 * seed + 7, parameter))
-    arrays["dy"] = array(_dy(dy, 16 * seed + 8, x))
+    arrays["dy"] = array(_dy(dy, 16 * seed + 8, units))
     label = f"{operation}, x {list(x)}, N={seen.n}, {seen.groups} groups, {regime}, eps={eps:g}"
     return Case(
         operation=operation, dtype=dtype, normalized_shape=normalized, arrays=arrays, eps=eps,
-        requires_grad=tuple(name for name in ("x", "weight", "bias") if name in arrays), device=device, label=label,
+        requires_grad=tuple(name for name in arrays if name != "dy"), device=device, label=label,
     )  # fmt: skip
 
 

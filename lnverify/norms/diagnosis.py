@@ -14,6 +14,7 @@ from lnverify.evaluation import Evaluation
 from lnverify.floats import FORMATS, Float64Array, FloatArray
 from lnverify.norms.exact import Exact
 from lnverify.norms.judge import judge, measured
+from lnverify.operation import cells
 from lnverify.recipes import normal
 
 DEFAULTS = (1e-5, 1e-6, 1e-8, 1e-12)  # the eps that libraries fix
@@ -27,7 +28,9 @@ def cause(ev: Evaluation, output: str) -> str:
     Where y is wrong already nothing is said of how dx came about: it follows.
     """
     generic = f"{output} is wrong"
-    if output not in ("y", "dx") or (output == "dx" and judge(ev, "y").state == "violated"):
+    if ev.case.operation in cells() or output not in ("y", "dx"):
+        return generic
+    if output == "dx" and judge(ev, "y").state == "violated":
         return generic
     runs = [ev]
     fits = _fits(ev, output)

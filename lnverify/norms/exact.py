@@ -24,22 +24,34 @@ from lnverify.norms.views import view
 from lnverify.operation import operation
 from lnverify.oracle import Pair
 
-KEYS = {"y": "y", "dx": "x_bar", "dweight": "gamma_bar", "dbias": "beta_bar"}
+KEYS = {
+    "y": "y", "dx": "x_bar", "dh": "h_bar", "dweight_ih": "U_bar", "dweight_hh": "V_bar", "dweight": "gamma_bar",
+    "dbias": "beta_bar",
+}  # fmt: skip
 
 
 class Exact:
     """Exact results of one case, each evaluated when first asked for."""
+
+    module: Any = norms
 
     def __init__(self, case: Case) -> None:
         """Take the case's exact values; nothing is evaluated yet."""
         self.case, self.view = case, view(case)
         self.operation = operation(case.operation)
         self.wide = case.dtype == "float64"
-        self.raw = case.arrays["x"].values.reshape(self.view.shape)
+        self.raw = case.arrays["x"].values
+        self.x: Any = self.lift(self.raw)
+        if not self.operation.states:
+            self._centre()
+
+    def _centre(self) -> None:
+        """x in the formula's shape, measured from the first number of each group."""
+        self.raw = self.raw.reshape(self.view.shape)
         first = tuple(slice(0, 1) if axis in self.view.over else slice(None) for axis in range(self.raw.ndim))
         self.pivot = np.zeros_like(self.raw[first]) if self.operation.formula == "rms_norm" else self.raw[first]
         with np.errstate(all="ignore"):
-            self.x: Any = self.lift(self.raw) - self.lift(self.pivot)
+            self.x = self.lift(self.raw) - self.lift(self.pivot)
 
     def lift(self, values: Any) -> Any:
         """Float64 values in the number type of this case."""
@@ -67,7 +79,7 @@ class Exact:
         """y, r, xhat, and mu (from the pivot) and var, or ms."""
         given = [self.x, *map(self.lift, self.parameters), self.lift(self.case.eps)]
         with np.errstate(all="ignore"):
-            found: dict[str, Any] = getattr(norms, self.operation.formula)(*given)
+            found: dict[str, Any] = getattr(self.module, self.operation.formula)(*given)
         return found
 
     @cached_property
@@ -75,7 +87,7 @@ class Exact:
         """x_bar, gamma_bar, beta_bar."""
         given = [self.x, *map(self.lift, self.parameters), self.lift(self.case.eps), self.lift(self.dy)]
         with np.errstate(all="ignore"):
-            found: dict[str, Any] = getattr(norms, f"{self.operation.formula}_vjp")(*given)
+            found: dict[str, Any] = getattr(self.module, f"{self.operation.formula}_vjp")(*given)
         return found
 
     def statistic(self, name: str) -> Float64Array:
@@ -84,7 +96,7 @@ class Exact:
         return np.asarray(value.hi if self.wide else value, dtype=np.float64).reshape(self.pivot.shape)
 
     def pair(self, output: str) -> Pair:
-        """The exact value of y, dx, dweight or dbias, in the formula's shape. Raises KeyError for another name."""
+        """The exact value of y or of a gradient, in the formula's shape. Raises KeyError for another name."""
         value = (self.forward if output == "y" else self.backward)[KEYS[output]]
         if self.wide:
             return Pair(value.hi, value.lo)

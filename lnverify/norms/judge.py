@@ -10,13 +10,17 @@ from lnverify.case import Case
 from lnverify.evaluation import Evaluation
 from lnverify.floats import FORMATS, Float64Array, distance, error_in_ulp
 from lnverify.judgement import Judgement
-from lnverify.norms.bound import NormBounds
+from lnverify.norms.bound import NormBounds, due
+from lnverify.norms.cells import CellBounds, CellExact
 from lnverify.norms.exact import Exact
+from lnverify.operation import cells
 
 
 @lru_cache(maxsize=16)
 def measure(case: Case, compute: str) -> NormBounds:
     """Exact results and bounds of a case, one object for the laws that look at it one after the other."""
+    if case.operation in cells():
+        return CellBounds(CellExact(case), FORMATS[compute])
     return NormBounds(Exact(case), FORMATS[compute])
 
 
@@ -26,7 +30,7 @@ def measured(ev: Evaluation) -> NormBounds:
 
 
 def judge(ev: Evaluation, output: str) -> Judgement:
-    """Judge y, dx, dweight or dbias."""
+    """Judge y or a gradient."""
     key = (output, "norm", False)
     if key not in ev.judged:
         ev.judged[key] = _judge(ev, output)
@@ -37,9 +41,9 @@ def ratios(ev: Evaluation, output: str, returned: Float64Array, dtype: str) -> F
     """Distance from the exact value to the rounding cell of what was returned, over the bound; 0 where not judged."""
     bounds = measured(ev)
     exact, bound = bounds.exact.pair(output), bounds.bound(output)
-    due = ev.case.arrays["x" if output == "y" else output[1:]].dtype
+    kind = due(ev.case, output).dtype
     # A result wider than its due format is judged by the due one.
-    fmt = FORMATS[due] if FORMATS[dtype].precision > FORMATS[due].precision else FORMATS[dtype]
+    fmt = FORMATS[kind] if FORMATS[dtype].precision > FORMATS[kind].precision else FORMATS[dtype]
     with np.errstate(all="ignore"):
         apart = distance(returned, exact.hi, exact.lo, fmt)
         blind = ~np.isfinite(bound) | ~np.isfinite(exact.hi)
@@ -54,9 +58,9 @@ def _judge(ev: Evaluation, output: str) -> Judgement:
         return Judgement(output, "missing")
     bounds = measured(ev)
     exact, bound = bounds.exact.pair(output), bounds.bound(output)
-    due = ev.case.arrays["x" if output == "y" else output[1:]]
-    if got.shape != due.shape:
-        return Judgement(output, "shape", message=f"{output} has shape {got.shape}, {due.shape} is right.")
+    argument = due(ev.case, output)
+    if got.shape != argument.shape:
+        return Judgement(output, "shape", message=f"{output} has shape {got.shape}, {argument.shape} is right.")
     returned = got.values.reshape(exact.hi.shape)
     ratio = ratios(ev, output, returned, got.dtype)
     judged = np.isfinite(bound) & np.isfinite(exact.hi)
@@ -66,9 +70,9 @@ def _judge(ev: Evaluation, output: str) -> Judgement:
     worst = float(ratio[at])
     scale = np.abs(exact.hi).max(where=judged, initial=0.0)
     sees = bool((judged & (bound < scale)).any()) if scale > 0 else True
-    fmt = FORMATS[due.dtype]
+    fmt = FORMATS[argument.dtype]
     ulps = error_in_ulp(returned, exact.hi, exact.lo, fmt).max(where=judged, initial=0.0) if worst > 1 else 0.0
-    place = np.unravel_index(int(np.ravel_multi_index(at, ratio.shape)), due.shape)
+    place = np.unravel_index(int(np.ravel_multi_index(at, ratio.shape)), argument.shape)
     return Judgement(
         output, "violated" if worst > 1 else "holds" if sees else "vacuous", worst, tuple(int(i) for i in place),
         float(exact.hi[at]), float(returned[at]), float(bound[at]), float(ulps),
