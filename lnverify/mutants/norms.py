@@ -82,7 +82,7 @@ def _wrong(id: str, bug: str, sentence: str, laws: tuple[str, ...] = ("LN801",),
 GRADIENT = ("LN802",)
 MUTANTS = [
     _wrong("rms-eps-outside", "eps outside", "eps is added to the root, not under it"),
-    _wrong("rms-eps-missing", "eps missing", "eps is not added", threads=("huggingface/transformers#38025",)),
+    _wrong("rms-eps-missing", "eps missing", "eps is not added"),
     _wrong("rms-eps-fixed", "eps fixed", "eps is 1e-5, whatever is given"),
     _wrong("rms-mean-subtracted", "mean subtracted", "the mean is subtracted, as in layer norm"),
     _wrong("rms-sum", "sum", "the squares are summed, not averaged"),
