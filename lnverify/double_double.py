@@ -15,6 +15,7 @@ import numpy as np
 from lnverify.floats import Float64Array
 
 _SPLITTER = 2.0**27 + 1.0
+_LN2 = (float.fromhex("0x1.62e42fefa39efp-1"), float.fromhex("0x1.abc9e3b39803fp-56"))
 
 
 def _two_sum(a: Float64Array, b: Float64Array) -> tuple[Float64Array, Float64Array]:
@@ -125,6 +126,29 @@ class DoubleDouble:
             rest = self - DoubleDouble(*_two_product(rough, rough))
             correction = np.where(rough > 0, rest.hi / (2.0 * rough), 0.0)
         return DoubleDouble(*_fast_two_sum(rough, correction))
+
+    def exp(self) -> DoubleDouble:
+        """e^v for |v| up to 700: v = k ln 2 + r, a Taylor series of r/256, eight squarings; about 2^-94 relative."""
+        k = np.rint(self.hi / _LN2[0])
+        rest = (self - DoubleDouble(_LN2[0], _LN2[1]) * k) * 2.0**-8
+        # expm1 of the rest, so that squaring does not lose what is small beside 1
+        part = DoubleDouble(np.zeros_like(self.hi))
+        for n in range(11, 0, -1):
+            part = rest * (part + 1.0) / float(n)
+        for _ in range(8):
+            part = part * part + part * 2.0
+        result = part + 1.0
+        scale = k.astype(np.int64)
+        return DoubleDouble(np.ldexp(result.hi, scale), np.ldexp(result.lo, scale))
+
+    def tanh(self) -> DoubleDouble:
+        """(1 - e)/(1 + e) with e = exp(-2|v|), the sign of v; an absolute error of about 2^-94."""
+        sign = np.where(self.hi < 0, -1.0, 1.0)
+        size = self * sign
+        # beyond 40 the result is 1 to more than 104 bits
+        kept = DoubleDouble(np.minimum(size.hi, 40.0), np.where(size.hi < 40.0, size.lo, 0.0))
+        e = (kept * -2.0).exp()
+        return (1.0 - e) / (1.0 + e) * sign
 
     def sum(self, axis: int | tuple[int, ...] | None = None) -> DoubleDouble:
         """Sum over one or more axes by a binary tree: relative to sum|.|, error at most log2(n) 2^-103."""

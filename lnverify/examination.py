@@ -193,7 +193,7 @@ class Examination:
                 self.watch.blame(law)
                 continue
             self.tallies[law.id].add(case, outcome)
-            informative |= outcome.informative and law.id in ("LN101", "LN201", "LN202", "LN203")
+            informative |= self._covers(law, outcome)
             if outcome.bad and law.severity == "error" and self.fail_fast:
                 raise StopExamination("fail-fast")
         if informative:
@@ -222,6 +222,10 @@ class Examination:
         # One of so many, but not every so-many-th: any step through the grid leaves one of its factors at one level.
         window, place = divmod(self.index, stride)
         return crc32(f"{law.id} {window}".encode()) % stride == place
+
+    def _covers(self, law: Law, outcome: Outcome) -> bool:
+        """Whether this outcome makes a case one that informed."""
+        return outcome.informative and law.id in ("LN101", "LN201", "LN202", "LN203")
 
     def _cover(self, case: Case) -> None:
         affine = {(1, 1): "both", (1, 0): "weight", (0, 1): "bias", (0, 0): "none"}[

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lnverify.errors import UsageError
+from lnverify.operation import cells, derived
 
 if TYPE_CHECKING:
     from lnverify.case import Case
@@ -39,7 +40,7 @@ FAMILIES = {
     "LN5": "special values and range",
     "LN6": "layout, dtype, batching",
     "LN7": "determinism, purity, modules",
-    "LN8": "recurrent cells and blocks",
+    "LN8": "other norms, recurrent cells, blocks",
     "LN9": "contrasts",
 }
 
@@ -118,6 +119,11 @@ class Law:
     dtypes: tuple[str, ...] | None = None
     minimum: int = 1
     once: bool = False  # looks at one ordinary case only (module laws)
+
+    def covers(self, operation: str) -> bool:
+        """Whether it says something of an operation; 'derived' stands for norms other than layer norm and for cells."""
+        several = {"derived": derived, "cells": cells}.get(self.operation)
+        return operation in several() if several else self.operation == operation
 
     @property
     def claim(self) -> str:

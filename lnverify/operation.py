@@ -23,6 +23,8 @@ class Operation:
     scalars: tuple[str, ...]
     statistics: tuple[str, ...] = ()
     states: tuple[str, ...] = ()
+    formula: str = ""  # its program in reference/norms.py or cells.py, '' for what has an oracle of its own
+    default: str = "torch.nn.functional.layer_norm"  # checked where no target is named; '' for none
 
     @property
     def arguments(self) -> tuple[str, ...]:
@@ -45,6 +47,40 @@ OPERATIONS = {
         statistics=("mean", "rstd"),
     ),
 }
+
+
+def _norm(name: str, formula: str = "", bias: bool = True, default: str = "") -> None:
+    parameters = ("weight", "bias") if bias else ("weight",)
+    OPERATIONS[name] = Operation(name, ("x",), parameters, ("y",), ("eps",), formula=formula or name, default=default)
+
+
+_norm("rms_norm", bias=False, default="torch.nn.functional.rms_norm")
+_norm("group_norm", default="torch.nn.functional.group_norm")
+_norm("instance_norm", formula="group_norm", default="torch.nn.functional.instance_norm")  # one channel in each group
+_norm("batch_norm", default="torch.nn.functional.batch_norm")
+_norm("layer_norm_channels")
+_norm("layer_norm_eps_outside")
+
+
+OPERATIONS["ln_rnn"] = Operation(
+    "ln_rnn", ("x",), ("weight_ih", "weight_hh", "weight", "bias"), ("y",), ("eps",), states=("h",), formula="ln_rnn",
+    default="",
+)  # fmt: skip
+
+
+def derived() -> tuple[str, ...]:
+    """The operations that are judged by generated formulas alone: norms, then cells."""
+    return norms() + cells()
+
+
+def norms() -> tuple[str, ...]:
+    """The operations whose formulas come from reference/norms.py."""
+    return tuple(name for name, entry in OPERATIONS.items() if entry.formula and not entry.states)
+
+
+def cells() -> tuple[str, ...]:
+    """The operations whose formulas come from reference/cells.py."""
+    return tuple(name for name, entry in OPERATIONS.items() if entry.formula and entry.states)
 
 
 def operation(name: str) -> Operation:

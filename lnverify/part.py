@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,12 @@ from lnverify.finding import Finding, Result
 from lnverify.host import Host, Limits, isolated
 from lnverify.law import select_laws
 from lnverify.law_files import LOADED, load_file
+from lnverify.norm_examination import NormExamination
+from lnverify.norms.support import find_support as find_norm_support
+from lnverify.operation import derived
 from lnverify.profiles import profile as find_profile
 from lnverify.subject import Subject, resolve
-from lnverify.support import find_support
+from lnverify.support import Support, find_support
 from lnverify.yardstick import Stopwatch
 
 
@@ -81,7 +84,12 @@ def examine(plan: Plan, subject: Subject, device: str, dtype: str, progress: Pro
     host = isolated(subject)
     watch = Watch(host)
     stopwatch = Stopwatch()
-    support = find_support(subject, dtype, device)
+    other = plan.operation in derived()
+    support: Support | str
+    if other:
+        support = find_norm_support(subject, plan.operation, dtype, device)
+    else:
+        support = find_support(subject, dtype, device)
     if isinstance(support, str):
         part.not_supported = (support,)
         part.findings = watch.findings(dtype, device, subject.capabilities)
@@ -89,11 +97,13 @@ def examine(plan: Plan, subject: Subject, device: str, dtype: str, progress: Pro
         return part
     if host is not None:
         host.predict(support.predicted)
-    laws = [law for law in select_laws(plan.select, plan.ignore) if law.operation == plan.operation]
-    exam = Examination(
+    chosen = (law for law in select_laws(plan.select, plan.ignore) if law.covers(plan.operation))
+    laws = [replace(law, operation=plan.operation) for law in chosen]
+    given = (
         support, laws, find_profile(plan.profile), plan.seed, stopwatch, watch, plan.max_examples, plan.fail_fast,
         plan.deadline, progress, plan.huge,
     )  # fmt: skip
+    exam = NormExamination(*given, operation=plan.operation) if other else Examination(*given)
     try:
         exam.run()
     except EndDtype as end:

@@ -12,6 +12,8 @@ from lnverify.examination import GONE, judge
 from lnverify.finding import Finding
 from lnverify.host import Host
 from lnverify.law import Law, Outcome, load_laws
+from lnverify.norms.support import find_support as find_norm_support
+from lnverify.operation import derived
 from lnverify.protocol import Request, Response
 from lnverify.recipes import restore
 from lnverify.subject import Capabilities, Subject, resolve
@@ -48,7 +50,12 @@ def run_again(finding: Finding, target: str) -> Outcome:
         finally:
             host.close()
     subject = resolve(target, operation=finding.operation, device=finding.device)
-    support = find_support(subject, finding.dtype, finding.device)
+    other = finding.operation in derived()
+    support = (
+        find_norm_support(subject, finding.operation, finding.dtype, finding.device)
+        if other
+        else find_support(subject, finding.dtype, finding.device)
+    )
     if isinstance(support, str):
         raise UsageError(f"{target} cannot be asked: {support}.")
     return _judge(law, support.subject, finding.smallest.base or finding.smallest.case)

@@ -65,7 +65,9 @@ def check(
     find_profile(profile)
     wanted = tuple(canonical_dtype(d) for d in dtypes) if dtypes is not None else None
     selected, ignored = _names(select), _names(ignore)
-    select_laws(selected, ignored)
+    if not any(law.covers(operation) for law in select_laws(selected, ignored)):
+        own = ", ".join(law.id for law in select_laws() if law.covers(operation))
+        raise UsageError(f"no selected law says anything of {operation}: its laws are {_range(own)}.")
     places = tuple(devices) if devices is not None else ("cpu",)
     plan = Plan(
         target, operation, profile, selected, ignored, seed, max_examples, fail_fast,
@@ -96,6 +98,12 @@ def check(
     report.seconds = time.monotonic() - started
     report.stages["rest"] = max(report.seconds - sum(report.stages.values()), 0.0)
     return report
+
+
+def _range(ids: str) -> str:
+    """'LN101 to LN716' for many, else all."""
+    names = ids.split(", ")
+    return ids if len(names) < 5 else f"{names[0]} to {names[-1]}"
 
 
 def _parts(
@@ -151,7 +159,7 @@ def _undecided(result: Result, refusal: str) -> Result:
     return replace(result, verdict="inconclusive", reason=f"{NO_BACKWARD} ({refusal})")
 
 
-FORWARD = ("LN101", "LN104", "LN105", "LN106")
+FORWARD = ("LN101", "LN104", "LN105", "LN106", "LN801")
 ROWS = ("LN601", "LN605")
 
 

@@ -109,6 +109,13 @@ class Running:
             error = np.where(room > 0, self.error / (root + np.sqrt(np.maximum(room, 0.0))), np.inf)
         return self.context.rounded(root, error)
 
+    def tanh(self) -> Running:
+        """tanh(v) +- e (1 - tanh(m)^2), m the smallest |w| on [v - e, v + e]: the steepest slope there."""
+        with np.errstate(all="ignore"):
+            value = np.tanh(self.value)
+            slope = 1 - np.tanh(np.maximum(np.abs(self.value) - self.error, 0.0)) ** 2
+            return self.context.rounded(value, slope * self.error)
+
     def sum(self, axis: int | tuple[int, ...] | None = None) -> Running:
         """Sum: the errors of the terms plus h u sum|terms|, h for the terms that are not exactly zero."""
         with np.errstate(all="ignore"):

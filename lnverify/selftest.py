@@ -46,8 +46,9 @@ def examine_mutant(mutant: Any, profile: str = "quick", fail_fast: bool = True) 
     for dtype in mutant.dtypes:
         for select in (None, expected):
             report = check(
-                mutant.subject(), dtypes=[dtype], profile=profile, select=select, fail_fast=fail_fast, max_examples=10
-            )
+                mutant.subject(), operation=_operation(mutant), dtypes=[dtype], profile=profile, select=select,
+                fail_fast=fail_fast, max_examples=10,
+            )  # fmt: skip
             # a warning counts where it is what the mutant is for (rounding points, last places)
             killed += [f.law for f in report.findings if f.severity == "error" or f.law in mutant.laws]
             if any(law.startswith(expected) for law in killed):
@@ -63,7 +64,7 @@ def examine_correct(correct: Any, profile: str = "selftest") -> Row:
     for dtype in correct.dtypes:
         # those that hand derivatives to torch inherit pytorch/pytorch#79705, #196700, #175754, rightly reported
         ignore = NATIVE if getattr(correct, "second_order", "") == "native" else None
-        report = check(correct.subject(), dtypes=[dtype], profile=profile, ignore=ignore)
+        report = check(correct.subject(), operation=_operation(correct), dtypes=[dtype], profile=profile, ignore=ignore)
         errors += [f"{f.law} {f.dtype}" for f in report.findings if f.severity == "error"]
         warnings += [f.law for f in report.findings if f.severity == "warning"]
         worst = max([worst, *(r.worst_ratio for r in report.results if r.law in RATIO_LAWS and r.verdict == "holds")])
@@ -74,7 +75,12 @@ def examine_correct(correct: Any, profile: str = "selftest") -> Row:
 
 
 NATIVE = ("LN209", "LN213", "LN214", "LN215")
-RATIO_LAWS = ("LN101", "LN201", "LN202", "LN203")
+RATIO_LAWS = ("LN101", "LN201", "LN202", "LN203", "LN801", "LN802")
+
+
+def _operation(entry: Any) -> str:
+    """What an entry computes."""
+    return str(getattr(entry, "operation", "layer_norm"))
 
 
 def selftest(
@@ -108,7 +114,8 @@ def scores(
     only: str = "", jobs: int = 1, progress: Progress | None = None, tell: Callable[[Scored], None] | None = None
 ) -> list[Scored]:
     """Score every mutant whose id contains `only`: all laws, and the two baselines (lnverify.score)."""
-    names = [entry.id for entry in _entries() if only in entry.id and hasattr(entry, "bug")]
+    layer = [entry for entry in _entries() if _operation(entry) == "layer_norm"]
+    names = [entry.id for entry in layer if only in entry.id and hasattr(entry, "bug")]
     found: list[Scored] = []
     with _workers(jobs) as run:
         for number, scored in enumerate(run(_score, names)):
@@ -125,9 +132,9 @@ def _score(name: str) -> Scored:
 
 
 def _entries() -> list[Any]:
-    from lnverify.mutants import all_correct, all_mutants
+    from lnverify.mutants import all_correct, all_mutants, norm_correct, norm_mutants
 
-    return [*all_mutants(), *all_correct()]
+    return [*all_mutants(), *norm_mutants(), *all_correct(), *norm_correct()]
 
 
 def _row(task: tuple[str, str]) -> Row:
@@ -149,17 +156,18 @@ def _workers(jobs: int) -> Iterator[Callable[[Callable[[Any], T], list[Any]], It
 
 def kills(law: str) -> Row:
     """Run one law alone on its mutant (lnverify.mutants.kills): (law, 'law', (mutant,), killed, note)."""
-    from lnverify.mutants import all_mutants, cuda_mutants, declared_mutants
+    from lnverify.mutants import all_mutants, cuda_mutants, declared_mutants, norm_mutants
     from lnverify.mutants.kills import KILLS
 
     name, dtype = KILLS[law]
-    entries: list[Any] = [*all_mutants(), *declared_mutants(), *cuda_mutants()]
+    entries: list[Any] = [*all_mutants(), *norm_mutants(), *declared_mutants(), *cuda_mutants()]
     mutant = next((entry for entry in entries if entry.id == name), None)
     if mutant is None:
         return law, "law", (name,), True, "not run: the mutant needs torch, or a CUDA device"
     where = [getattr(mutant, "device", "cpu")]
     report = check(
-        mutant.subject(), dtypes=[dtype], profile="quick", select=[law], devices=where, max_examples=4, fail_fast=True
-    )
+        mutant.subject(), operation=_operation(mutant), dtypes=[dtype], profile="quick", select=[law], devices=where,
+        max_examples=4, fail_fast=True,
+    )  # fmt: skip
     ratio = max((f.worst_ratio for f in report.findings), default=0.0)
     return law, "law", (name,), bool(report.findings), f"{dtype}, worst ratio {ratio:.3g}"

@@ -30,8 +30,10 @@ def test_a_law_alone_kills_its_mutant(law: str) -> None:
 @pytest.mark.parametrize("module", sorted(set(LAWS.values())), ids=lambda name: name.rpartition(".")[2])
 @pytest.mark.parametrize(("name", "dtype"), RIGHT)
 def test_right_code_passes(module: str, name: str, dtype: str) -> None:
-    entry = next(c for c in all_correct() if c.id == name)
     laws = [law for law, place in LAWS.items() if place == module]
+    if not any(load_laws()[law].covers("layer_norm") for law in laws):
+        pytest.skip("laws of other operations: properties/test_norms.py")
+    entry = next(c for c in all_correct() if c.id == name)
     report = check(entry.subject(), dtypes=[dtype], profile="selftest", select=laws, max_examples=10)
     assert report.examples > 100
     assert [f"{f.law}: {f.message}" for f in report.findings if f.severity == "error"] == []

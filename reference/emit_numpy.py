@@ -1,6 +1,6 @@
 """Print a program as a NumPy function that is generic over the number type.
 
-What is printed: + - * / and unary minus, integer powers, `sqrt(v)`, `contract("bi,bi->b", v, w)`,
+What is printed: + - * / and unary minus, integer powers, `sqrt(v)`, `tanh(v)`, `contract("bi,bi->b", v, w)`,
 `v[:, None]`, and the extents of indices as Python ints. No float literal is ever printed, since it
 would round in every other number type. Whatever is not listed here raises `UnprintableError`.
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from program import Call, Let, Program
-from sympy import Add, Expr, Idx, Indexed, Integer, Mul, Rational, Symbol
+from sympy import Add, Expr, Idx, Indexed, Integer, Mul, Rational, Symbol, tanh
 from tensors import extent, indices, name_of, places, terms
 
 WIDTH = 110
@@ -62,6 +62,8 @@ def atom(value: Expr, frame: Sequence[Idx]) -> str:
         return str(value)
     if isinstance(value, Add):
         return f"({join(signed(value, frame))})"
+    if isinstance(value, tanh):
+        return f"tanh({join(signed(value.args[0], frame))})"
     raise UnprintableError(f"{type(value).__name__} in {value}")
 
 
@@ -217,7 +219,7 @@ def symbols(p: Program) -> set[Symbol]:
 def module(docstring: str, functions: Sequence[str]) -> str:
     """The source text of a module of generated functions."""
     code = "\n\n".join(functions)
-    used = [name for name in ("contract", "sizes", "sqrt", "zeros_like") if f"{name}(" in code]
+    used = [name for name in ("contract", "sizes", "sqrt", "tanh", "zeros_like") if f"{name}(" in code]
     return (
         f'"""{docstring.strip()}\n"""\n\nfrom __future__ import annotations\n\nfrom typing import Any\n\n'
         f"from .runtime import {', '.join(used)}\n\n\n{code}"

@@ -35,14 +35,9 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("recipes", "covering"),  # which cases there are
     ("law", "law_files", "subject", "finding", "judgement", "profiles", "environment"),  # the nouns
     ("support", "yardstick", "transcript", "host", "host_process"),  # what a subject can do, and did
-    (
-        "strategies",
-        "evaluation",
-        "edges",
-        "huge",
-        "diagnosis",
-        "sixteen_bits",
-    ),  # a case drawn, asked, evaluated, explained
+    # a case drawn, asked, evaluated, explained
+    ("strategies", "evaluation", "edges", "huge", "diagnosis", "sixteen_bits"),
+    ("norms", "norms.*"),  # the same for norms other than layer norm
     ("laws", "laws.*", "adapters", "adapters.*"),  # laws and adapters never see each other
     ("mutants", "mutants.*"),  # subjects, some of them by an adapter
     (
@@ -52,6 +47,8 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "crashes",
         "tally",
         "shrink",
+        "norm_examination",
+        "norm_shrink",
         "speed",
         "history",
         "gate",

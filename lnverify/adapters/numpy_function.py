@@ -20,13 +20,16 @@ from lnverify.adapters.calling import Attempt, attempt, named_gradients, refuse_
 from lnverify.adapters.destinations import BACKWARD, FORWARD, Destination, Writing, results
 from lnverify.adapters.layouts import Placed, place
 from lnverify.adapters.locate import companion, source_of
+from lnverify.adapters.signature import FORWARD as FORWARD_NAMES
 from lnverify.adapters.signature import (
+    OWN,
     Signature,
     affine_modes,
     axis,
     fixed_eps,
     match,
     match_pair,
+    own_values,
     parameters,
     preset_eps,
 )
@@ -50,11 +53,12 @@ def claims(obj: object) -> bool:
 def adapt(obj: Any, target: str, options: Declaration) -> Subject:
     """Raises SignatureError where parameters cannot be matched."""
     backward = None
+    own_names = OWN.get(options.operation or "", ())
     if options.backward is None:
-        signature = match(parameters(obj), target, options.arguments)
+        signature = match(parameters(obj), target, options.arguments, (*FORWARD_NAMES, *own_names))
     else:
         other = companion(options.backward, obj, target)
-        signature, matched = match_pair(parameters(obj), parameters(other), target, options.arguments)
+        signature, matched = match_pair(parameters(obj), parameters(other), target, options.arguments, own_names)
         backward = (other, matched)
     fixed = fixed_eps(signature.has("eps"), preset_eps(obj) if options.eps is None else options.eps, target)
     returns = results(signature, options.returns)
@@ -200,6 +204,7 @@ def _run(
     values: dict[str, Any] = {name: h.array for name, h in held.items() if name != "dy"}
     values.update(eps=request.eps, normalized_shape=request.normalized_shape, dtype=storage)
     values["axis"] = axis(request.normalized_shape)
+    values |= own_values(request.operation, request.arrays["x"].shape, request.normalized_shape)
     writing = _writing(state, request, signature, FORWARD)
     returned = _called(request, held, lambda given: writing.call(function, given), values, returns)
     y, extra, named = split(returned, returns)

@@ -22,6 +22,13 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "normalized_shape": ("normalized_shape", "norm_shape"),
     "axis": ("axis", "dim", "axes", "dims"),
     "dtype": ("dtype",),
+    "num_groups": ("num_groups", "groups", "n_groups"),
+    "training": ("training", "train", "use_batch_stats"),
+    "running_mean": ("running_mean", "moving_mean"),
+    "running_var": ("running_var", "running_variance", "moving_var", "moving_variance"),
+    "h": ("h", "hx", "hidden", "state", "h_prev"),
+    "weight_ih": ("weight_ih", "w_ih", "w_x", "wx"),
+    "weight_hh": ("weight_hh", "w_hh", "w_h", "wh"),
     "dy": ("dy", "grad_output", "grad_out", "dout", "grad_y", "grad"),
     "y": ("y", "out", "output"),
     "mean": ("mean", "mu"),
@@ -33,6 +40,12 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
 }
 FORWARD = ("x", "weight", "bias", "eps", "normalized_shape", "axis", "dtype")
 BACKWARD = ("dy", *FORWARD, "y", "mean", "rstd", "saved")
+# What a norm other than layer norm may be asked for besides; running statistics are None: they decide nothing here.
+OWN: dict[str, tuple[str, ...]] = {
+    "group_norm": ("num_groups",),
+    "batch_norm": ("training", "running_mean", "running_var"),
+    "ln_rnn": ("h", "weight_ih", "weight_hh"),
+}
 # torch's C functions have no signature that Python could inspect.
 BUILTINS: dict[str, str] = {
     "torch.layer_norm": "input, normalized_shape, weight=None, bias=None, eps=1e-05",
@@ -88,6 +101,13 @@ class Signature:
             if p.ours in values
         ]
         return f"{function}({', '.join(given)})"
+
+
+def own_values(operation: str, x: tuple[int, ...], normalized_shape: tuple[int, ...]) -> dict[str, Any]:
+    """Values of the names in OWN: the number of groups follows from the channels that share a mean."""
+    if operation == "group_norm":
+        return {"num_groups": x[1] // normalized_shape[0]}
+    return {"training": True} if operation == "batch_norm" else {}
 
 
 def axis(normalized_shape: tuple[int, ...]) -> int | tuple[int, ...]:
@@ -226,8 +246,11 @@ def match_pair(
     backward: list[inspect.Parameter] | None,
     label: str,
     arguments: Mapping[str, str] | None,
+    own: tuple[str, ...] = (),
 ) -> tuple[Signature, Signature]:
     """Match a forward and its separate backward; a declared name goes to whichever of the two has it.
+
+    own: names of the operation's own (OWN).
 
     Raises SignatureError as `match` does.
     """
@@ -236,7 +259,10 @@ def match_pair(
     here = {p.name for p in forward or ()}
     to_forward = {k: v for k, v in declared.items() if k in here or k not in names}
     to_backward = {k: v for k, v in declared.items() if k in names}
-    return match(forward, label, to_forward), match(backward, f"the backward of {label}", to_backward, BACKWARD)
+    return (
+        match(forward, label, to_forward, (*FORWARD, *own)),
+        match(backward, f"the backward of {label}", to_backward, (*BACKWARD, *own)),
+    )
 
 
 def fixed_eps(signature_has_eps: bool, declared: float | None, label: str) -> float | None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from lnverify.adapters.calling import Attempt, attempt, named_gradients, refuse_within, saved_values, split
 from lnverify.adapters.destinations import Destination, Writing
-from lnverify.adapters.signature import Signature, axis
+from lnverify.adapters.signature import Signature, axis, own_values
 from lnverify.adapters.torch_history import on_a_stream, others, overwritten, surrounded, while_others_call
 from lnverify.adapters.torch_repeated import repeated
 from lnverify.adapters.torch_settings import restored, settings
@@ -48,6 +48,7 @@ def scalars(request: Request) -> dict[str, Any]:
         "normalized_shape": request.normalized_shape,
         "axis": axis(request.normalized_shape),
         "dtype": request.arrays["x"].dtype,
+        **own_values(request.operation, request.arrays["x"].shape, request.normalized_shape),
     }
 
 

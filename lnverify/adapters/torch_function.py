@@ -17,7 +17,9 @@ import numpy as np
 from lnverify.adapters import require
 from lnverify.adapters.destinations import BACKWARD, FORWARD, results
 from lnverify.adapters.locate import companion, source_of
+from lnverify.adapters.signature import FORWARD as FORWARD_NAMES
 from lnverify.adapters.signature import (
+    OWN,
     Signature,
     affine_modes,
     fixed_eps,
@@ -45,11 +47,12 @@ def adapt(obj: Any, target: str, options: Declaration) -> Subject:
     torch = require("torch")
     function, found, by_position = _callee(obj)
     backward = None
+    own_names = OWN.get(options.operation or "", ())
     if options.backward is None:
-        signature = match(found, target, options.arguments, by_position=by_position)
+        signature = match(found, target, options.arguments, (*FORWARD_NAMES, *own_names), by_position=by_position)
     else:
         other = companion(options.backward, obj, target)
-        signature, matched = match_pair(found, parameters(other), target, options.arguments)
+        signature, matched = match_pair(found, parameters(other), target, options.arguments, own_names)
         backward = (other, matched)
     fixed = fixed_eps(signature.has("eps"), preset_eps(obj) if options.eps is None else options.eps, target)
     returns = results(signature, options.returns)

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from lnverify.adapters import require
+from lnverify.adapters import require, torch_norms
 from lnverify.adapters.calling import first_line, quiet
 from lnverify.adapters.locate import source_of
 from lnverify.adapters.signature import SYNONYMS, Signature, fixed_eps, match, our_name, parameters
@@ -71,6 +71,8 @@ def forward_signature(module: Any, target: str) -> Signature:
 def adapt(obj: Any, target: str, options: Declaration) -> Subject:
     """Raises FrameworkError without torch and SignatureError where a class cannot be built by name."""
     torch = require("torch")
+    if options.operation in torch_norms.OPERATIONS:
+        return torch_norms.adapt(obj, target, options)
     arguments = options.arguments or {}
     if isinstance(obj, torch.nn.Module):
         make, found = _prototype(obj, target, options)

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from lnverify.finding import Report
     from lnverify.report_cache import Run
 
-DEFAULT_TARGET = "torch.nn.functional.layer_norm"
 PROFILES = ("quick", "ci", "deep")  # as in lnverify.profiles, which would import more than --help needs
 # Not a docstring: \b, which keeps click from wrapping a paragraph, wants a string that is not raw.
 HELP = """Check TARGETs against the laws; without one, torch.nn.functional.layer_norm.
@@ -116,13 +115,15 @@ def command(
     # All that can be wrong with the arguments is found here, before the first framework is imported.
     project = config.load(Path.cwd())
     operation = operation or project.operation
-    known_operation(operation)
+    default = known_operation(operation).default
     options["profile"] = options["profile"] or project.profile
     options["dtypes"] = tuple(dict.fromkeys(map(canonical_dtype, dtypes))) if dtypes else project.dtypes
     if write_expected and (Path.cwd() / config.FILE).exists():
         raise UsageError(f"{config.FILE} is there already: edit it, or move it away before --write-expected.")
     whole = not (dtypes or select or ignore or options["fail_fast"] or options["devices"])
-    named, targets = targets, targets or project.targets or (DEFAULT_TARGET,)
+    named, targets = targets, targets or project.targets or (default,)
+    if not all(targets):
+        raise UsageError(f"no framework has a function for {operation}: name the target to check.")
     if write_expected and len(targets) > 1:
         raise UsageError(f"--write-expected writes the errors of one target, not of {len(targets)}: name one.")
     if not select_laws(select, ignore):

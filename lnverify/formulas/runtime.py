@@ -6,7 +6,7 @@ A number type takes part as one of
 * a NumPy array of objects (mpmath, Arb, ...) with + - * /, and `.sqrt()` or mpmath's `.context`;
 * an array class of its own, with `.shape`, `.ndim`, `.transpose(axes)`, `[...]` with None and slices,
   `.sum(axis=...)`, `+ - * /` with its like and with ints on either side, unary minus, `**` with a
-  positive int, and `.sqrt()`.
+  positive int, `.sqrt()` and, for cells, `.tanh()`.
 
 The file must not know layer normalisation, and never converts one number type into another.
 """
@@ -72,9 +72,11 @@ def contract(spec: str, /, *operands: Any) -> Any:
         aligned = operand if axes == tuple(range(len(axes))) else operand.transpose(axes)
         aligned = aligned[tuple(slice(None) if letter in letters else None for letter in order)]
         product = aligned if product is None else product * aligned
-    for axis in range(len(order) - 1, len(result) - 1, -1):
-        product = product.sum(axis=axis)
-    return product
+    over = tuple(range(len(result), len(order)))
+    if not over:
+        return product
+    # All at once: a bound that counts roundings must see one sum of all its terms, whose order is free.
+    return product.sum(axis=over if len(over) > 1 else over[0])
 
 
 def _element_sqrt(value: Any) -> Any:
@@ -99,6 +101,29 @@ def sqrt(value: Any) -> Any:
     if isinstance(value, np.ndarray | np.generic):
         return _object_sqrt(value) if value.dtype == object else np.sqrt(value)
     return _element_sqrt(value)
+
+
+def _element_tanh(value: Any) -> Any:
+    if hasattr(value, "tanh"):
+        return value.tanh()
+    if hasattr(value, "context"):
+        return value.context.tanh(value)
+    if isinstance(value, float):
+        return math.tanh(value)
+    raise TypeError(f"no hyperbolic tangent for {type(value).__name__}")
+
+
+_object_tanh = np.frompyfunc(_element_tanh, 1, 1)
+
+
+def tanh(value: Any) -> Any:
+    """The hyperbolic tangent, element by element, in the number type of `value`.
+
+    Raises TypeError for a type that has none of its own, such as int or Fraction.
+    """
+    if isinstance(value, np.ndarray | np.generic):
+        return _object_tanh(value) if value.dtype == object else np.tanh(value)
+    return _element_tanh(value)
 
 
 def zeros_like(value: Any) -> Any:

@@ -62,6 +62,7 @@ class Mutant:
     fresh: bool = False
     ordinary: Sample = field(default_factory=Sample)
     trigger: Sample | None = None
+    operation: str = "layer_norm"
 
     @property
     def name(self) -> str:
@@ -93,6 +94,7 @@ class Correct:
     rounding_points: bool = False
     backward_from: str = "input"
     second_order: str = ""
+    operation: str = "layer_norm"
 
     @property
     def name(self) -> str:
@@ -109,7 +111,7 @@ def _subject(entry: Mutant | Correct, label: str, dtypes: tuple[str, ...]) -> Su
     adapters = importlib.import_module("lnverify.adapters")
     declared = importlib.import_module("lnverify.subject").Declaration
     options = declared(
-        operation="layer_norm",
+        operation=entry.operation,
         framework=entry.framework,
         dtypes=dtypes,
         backward=entry.backward,
@@ -134,7 +136,7 @@ def all_correct() -> list[Correct]:
     return found
 
 
-def _collect(name: str, modules: tuple[str, ...], torch_module: str) -> list[Any]:
+def _collect(name: str, modules: tuple[str, ...], *torch_modules: str) -> list[Any]:
     entries: list[Any] = []
     for module in modules:
         entries += getattr(importlib.import_module(f"lnverify.mutants.{module}"), name)
@@ -142,8 +144,21 @@ def _collect(name: str, modules: tuple[str, ...], torch_module: str) -> list[Any
         importlib.import_module("torch")
     except ImportError:
         return sorted(entries, key=lambda entry: str(entry.id))
-    entries += getattr(importlib.import_module(f"lnverify.mutants.{torch_module}"), name)
+    for module in torch_modules:
+        entries += getattr(importlib.import_module(f"lnverify.mutants.{module}"), name)
     return sorted(entries, key=lambda entry: str(entry.id))
+
+
+def norm_mutants() -> list[Mutant]:
+    """Wrong norms other than layer norm, and wrong cells, sorted by id."""
+    found: list[Mutant] = _collect("MUTANTS", ("norms",), "torch_norms", "torch_cells")
+    return found
+
+
+def norm_correct() -> list[Correct]:
+    """Right norms other than layer norm, and right cells, sorted by id."""
+    found: list[Correct] = _collect("CORRECT", ("norms",), "torch_norms", "torch_cells")
+    return found
 
 
 def declared_mutants() -> list[Any]:

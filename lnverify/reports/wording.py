@@ -241,10 +241,12 @@ def case_text(observation: Observation) -> str:
     shape, n = case["arrays"].get("x", {}).get("shape", []), prod(case["normalized_shape"])
     # A label describes a recipe: what a law or the shrinking made of it may be anything.
     label = case["label"] if case["recipe"] is not None else ""
+    if "h" in case["arrays"]:  # of a cell: x has the inputs, and the statistics are those of the units
+        shape = case["arrays"]["h"]["shape"]
     rows = prod(shape) // n if n else 0
     words = [label or f"N={n}, rows={rows}"]
     if list(shape) != [rows, n]:
-        words.append(f"x of shape {tuple(shape)}")
+        words.append(f"{'h' if 'h' in case['arrays'] else 'x'} of shape {tuple(shape)}")
     if "eps=" not in label:
         words.append(f"eps={_eps(case)}")
     layouts = [f"{name} {layout}" for name, layout in case["layouts"].items() if layout != "contiguous"]

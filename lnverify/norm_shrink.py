@@ -1,0 +1,155 @@
+"""Shrink a violating case of a norm other than layer norm: fewer indices along each axis, then simpler numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from lnverify.case import Case
+from lnverify.floats import Float64Array, FloatArray
+from lnverify.law import Outcome
+from lnverify.norms.cases import BY_ROWS
+from lnverify.norms.views import view
+from lnverify.operation import operation
+from lnverify.shrink import SIMPLE_EPS, Shrinker
+
+SIZES = (1, 2, 3, 4, 5, 8)
+
+
+class NormShrinker(Shrinker):
+    """The search of lnverify.shrink with the candidates of these operations."""
+
+    def _rows(self, case: Case, outcome: Outcome) -> Iterator[Case]:
+        """The first of the rows alone, then fewer of them; likewise positions."""
+        plain = flattened(case)
+        if plain is not case:
+            yield plain
+        axes = (0,) if case.operation in BY_ROWS or case.has("h") else (0, 2)
+        for axis in axes:
+            yield from self._along(plain, axis)
+
+    def _columns(self, case: Case, outcome: Outcome) -> Iterator[Case]:
+        """Fewer columns, or fewer channels; inputs and then units of a cell."""
+        yield from self._along(flattened(case), 1)
+        if case.has("h"):
+            yield from self._along(case, 2)
+
+    def _along(self, case: Case, axis: int) -> Iterator[Case]:
+        extents = (*case.arrays["x"].shape, *(case.normalized_shape if case.has("h") else ()))
+        size = extents[axis] if axis < len(extents) else 0
+        for smaller in sorted({s for s in (*SIZES, size // 2, size - 1) if 0 < s < size}):
+            cut = taken(case, axis, smaller)
+            if cut is not None:
+                yield cut
+
+    def _setting(self, case: Case, outcome: Outcome) -> Iterator[Case]:
+        modes = {(1, 1): "both", (1, 0): "weight", (0, 1): "bias", (0, 0): "none"}
+        weight, bias = case.has("weight"), case.has("bias")
+        for keep_weight, keep_bias in ((False, False), (True, False), (False, True)):
+            has = (int(weight and keep_weight), int(bias and keep_bias))
+            if has != (int(weight), int(bias)) and modes[has] in self.affine:
+                drop = {"weight": None} if not has[0] else {}
+                yield case.with_arrays(**drop, **({"bias": None} if not has[1] else {}))
+        if case.eps != SIMPLE_EPS and SIMPLE_EPS in self.eps:
+            yield _cut(replace(case, eps=SIMPLE_EPS), dict(case.arrays), case.normalized_shape)
+
+    def _numbers(self, case: Case, outcome: Outcome) -> Iterator[Case]:
+        for name, simple in (("weight", 1.0), ("bias", 0.0), ("dy", 1.0)):
+            if case.has(name):
+                values = case.arrays[name].values
+                for target in (np.full(values.shape, simple), np.sign(values), np.round(values)):
+                    if not np.array_equal(values, target):
+                        yield self._with(case, name, target)
+        x = case.arrays["x"].values
+        ladder: Float64Array = np.arange(x.size, dtype=np.float64).reshape(x.shape) % 4
+        ladders = [base + ladder for base in (0.0, 10.0, 100.0, 1000.0, 10000.0)]
+        if not 0 < x.size <= 64 or any(np.array_equal(x, familiar) for familiar in ladders):
+            return
+        for familiar in ladders:
+            yield self._with(case, "x", familiar)
+        for bits in (1, 2, 4, 8):
+            mantissa, exponent = np.frexp(x)
+            rounded: Float64Array = np.ldexp(np.round(mantissa * 2.0**bits), exponent - bits)
+            if not np.array_equal(rounded, x):
+                yield self._with(case, "x", rounded)
+
+
+def flattened(case: Case) -> Case:
+    """The case with one batch and one normalised dimension, or one of positions; itself where it is so already."""
+    x = case.arrays["x"]
+    seen = view(case)
+    if case.operation in BY_ROWS:
+        shape: tuple[int, ...] = seen.shape
+        normalized: tuple[int, ...] = (seen.n,)
+    elif len(x.shape) <= 3:
+        return case
+    else:
+        shape = (x.shape[0], x.shape[1], int(np.prod(x.shape[2:])))
+        normalized = _normalized(case, shape)
+    if x.shape == shape:
+        return case
+    arrays = {
+        name: FloatArray(array.dtype, array.bits.reshape(shape if name in ("x", "dy") else _parameter(case, shape)))
+        for name, array in case.arrays.items()
+    }
+    return _cut(case, arrays, normalized)
+
+
+def taken(case: Case, axis: int, size: int) -> Case | None:
+    """The case with the first indices along an axis of x; None where the groups would not come out even."""
+    if case.has("h"):
+        return _cell(case, axis, size)
+    x = case.arrays["x"].shape
+    shape = tuple(size if place == axis else extent for place, extent in enumerate(x))
+    normalized = (size,) if case.operation in BY_ROWS and axis == 1 else case.normalized_shape
+    if case.operation not in BY_ROWS:
+        if case.operation == "group_norm" and shape[1] % case.normalized_shape[0]:
+            return None
+        normalized = _normalized(case, shape)
+    arrays = {}
+    for name, array in case.arrays.items():
+        bits = array.bits
+        if name in ("x", "dy"):
+            bits = np.take(bits, range(size), axis=axis)
+        elif axis == 1:
+            bits = bits[:size]
+        arrays[name] = FloatArray(array.dtype, np.ascontiguousarray(bits))
+    cut = _cut(case, arrays, normalized)
+    return cut if view(cut).n > 1 or operation(case.operation).formula == "rms_norm" else None
+
+
+CELL_AXES: dict[str, tuple[int, ...]] = {  # of each array: 0 rows, 1 inputs, 2 units
+    "x": (0, 1), "h": (0, 2), "dy": (0, 2), "weight_ih": (2, 1), "weight_hh": (2, 2), "weight": (2,), "bias": (2,),
+}  # fmt: skip
+
+
+def _cell(case: Case, axis: int, size: int) -> Case | None:
+    """A cell with fewer rows, inputs or units."""
+    if axis == 2 and size < 2:
+        return None
+    arrays = {}
+    for name, array in case.arrays.items():
+        kept = tuple(slice(0, size) if a == axis else slice(None) for a in CELL_AXES[name])
+        arrays[name] = FloatArray(array.dtype, np.ascontiguousarray(array.bits[kept]))
+    return _cut(case, arrays, (size,) if axis == 2 else case.normalized_shape)
+
+
+def _normalized(case: Case, shape: tuple[int, ...]) -> tuple[int, ...]:
+    if case.operation == "batch_norm":
+        return (shape[0], *shape[2:])
+    if case.operation == "layer_norm_channels":
+        return (shape[1],)
+    return (case.normalized_shape[0], *shape[2:])
+
+
+def _parameter(case: Case, shape: tuple[int, ...]) -> tuple[int, ...]:
+    return (shape[1],)
+
+
+def _cut(case: Case, arrays: dict[str, FloatArray], normalized: tuple[int, ...]) -> Case:
+    cut = replace(case, arrays=arrays, normalized_shape=normalized, recipe=None)
+    seen = view(cut)
+    label = f"{cut.operation}, x {list(arrays['x'].shape)}, N={seen.n}, {seen.groups} groups, eps={cut.eps:g}"
+    return replace(cut, label=label)

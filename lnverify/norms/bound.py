@@ -1,0 +1,122 @@
+"""Bounds of y and of every gradient of another norm: running errors of the generated formulas, for any order of sums.
+
+The formula and its derived reverse mode are evaluated in lnverify.running.Running, with u of the format that the
+subject computes in. A sum of m terms carries (m + 1) u sum|terms| whatever its order, an operation four roundings.
+
+x is seeded, where a mean is subtracted, with the error of algorithms that never build x - mu:
+
+    e_i = (h + 4) u (|x_i| + |mu| + w),   w = (p^2 + 2 |p| sqrt(var + p^2)) / (2 mean|d|),   p = x_first - mu
+
+h counts the longest sum of the case. The first two terms admit x r - mu r, sums of dy x and of dy apart (dweight as
+(sum dy x - mu sum dy) r), and means and variances that are updated element by element (Chan, Golub, LeVeque 1983: n u
+kappa). w admits one pass on data shifted by the first number, whose variance is off by (h + 4) u (var + p^2 + 2 |p|
+sqrt(var + p^2)) there: a change e of the x_i changes var by 2 mean(|d| e) at least to first order. One pass on
+unshifted data, E[x^2] - mu^2, is not admitted, for it loses what it need not lose.
+
+Range. Every product that any arrangement of the formula forms of r (to the third power at most), x (twice), weight and
+dy is at most lift = max(1, r)^3 max(1, |x|)^2 max(1, |weight|) max(1, |dy|), and a sum of m of them at most m lift.
+Where m lift is beyond the largest finite number (or 2^900, where the oracle's own range ends) nothing is judged. A
+product that underflows is off by at most t, the smallest normal number, flushed to zero or not, and its cofactors are
+at most lift: m t lift is added.
+
+In 16 bits u is that of the storage format unless the subject declares what it computes in: code written op by op, which
+rounds every intermediate result to 16 bits, is right, and a bound for any subject has to admit it. For long rows it
+then admits everything, and the case informs nobody.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+
+from lnverify.bounds import roundings
+from lnverify.case import Case
+from lnverify.floats import FORMATS, Float64Array, FloatArray, Format
+from lnverify.norms.exact import KEYS, Exact
+from lnverify.operation import operation
+from lnverify.running import Context, Running
+
+LARGEST = 2.0**900  # beyond, double-double products lose their low words
+
+
+def due(case: Case, output: str) -> FloatArray:
+    """The array whose shape and dtype an output has: the state or x for y, its argument for a gradient."""
+    return case.arrays[(operation(case.operation).states or ("x",))[0] if output == "y" else output[1:]]
+
+
+def shift_error(d: Float64Array, p: Float64Array, var: Float64Array, over: tuple[int, ...]) -> Float64Array:
+    """w of the head of this file, for the deviations d; p: the first number less the mean."""
+    with np.errstate(all="ignore"):
+        spread = np.abs(d).mean(axis=over, keepdims=True)
+        w = (p**2 + 2 * np.abs(p) * np.sqrt(var + p**2)) / (2 * spread)
+        return np.where(spread > 0, w, 0.0)
+
+
+class NormBounds:
+    """Bounds of one case, evaluated when first asked for."""
+
+    def __init__(self, exact: Exact, compute: Format) -> None:
+        """compute: the format that the subject computes in."""
+        self.exact, self.compute = exact, compute
+        self.context = Context(compute)
+        self.count = max(exact.view.n, exact.view.terms)
+
+    def bound(self, output: str) -> Float64Array:
+        """The bound of an output, in the formula's shape; infinite where nothing is judged."""
+        result = (self.forward if output == "y" else self.backward)[KEYS[output]]
+        out = FORMATS[due(self.exact.case, output).dtype]
+        with np.errstate(all="ignore"):
+            lift = self.lift(output != "y")
+            if output in ("dweight", "dbias"):
+                lift = lift.max(initial=1.0)
+            room = self.count * lift <= min(self.compute.largest, LARGEST)
+            small = self.count * self.compute.tiny * lift + out.tiny
+            bound = result.error + self.compute.u * np.abs(self.exact.pair(output).hi) + small
+            return np.where(room & ~np.isnan(bound), bound, np.inf)
+
+    def lift(self, backward: bool) -> Float64Array:
+        """The largest product of each group (head of this file), with axes of one where it is constant."""
+        exact = self.exact
+        over = exact.view.over
+        size = np.maximum(np.abs(exact.raw).max(axis=over, keepdims=True, initial=0.0), 1.0)
+        root = np.maximum(exact.statistic("r"), 1.0)
+        weight = max(1.0, float(np.abs(exact.parameter("weight")).max(initial=0.0)))
+        cotangent = max(1.0, float(np.abs(exact.dy).max(initial=0.0))) if backward else 1.0
+        return root ** (3 if backward else 1) * size**2 * weight * cotangent
+
+    @cached_property
+    def seeded(self) -> Running:
+        """x with the error that the head of this file admits."""
+        exact = self.exact
+        x = np.asarray(exact.x.hi if exact.wide else exact.x)
+        if exact.operation.formula == "rms_norm":
+            return self.context.exact(x)
+        over = exact.view.over
+        mu, var = exact.statistic("mu"), exact.statistic("var")
+        with np.errstate(all="ignore"):
+            # x and mu are measured from the first number
+            raw = np.abs(exact.raw) + np.abs(exact.pivot + mu) + shift_error(x - mu, mu, var, over)
+            h = float(roundings(self.count, "det"))
+            return Running(x, (h + 4) * self.compute.u * raw, self.context)
+
+    @property
+    def _given(self) -> list[Running]:
+        exact = self.exact
+        return [self.seeded, *map(self.context.exact, exact.parameters), self.context.exact(exact.case.eps)]
+
+    @cached_property
+    def forward(self) -> dict[str, Running]:
+        """The formula."""
+        with np.errstate(all="ignore"):
+            found: dict[str, Running] = getattr(self.exact.module, self.exact.operation.formula)(*self._given)
+        return found
+
+    @cached_property
+    def backward(self) -> dict[str, Running]:
+        """Its derived reverse mode."""
+        with np.errstate(all="ignore"):
+            dy = self.context.exact(self.exact.dy)
+            backward = getattr(self.exact.module, f"{self.exact.operation.formula}_vjp")
+            found: dict[str, Running] = backward(*self._given, dy)
+        return found

@@ -1,0 +1,177 @@
+"""Cases of the other norms: a fixed list, then seeded draws; all small enough to be stored in full.
+
+The numbers come from raw integers of PCG64 (lnverify.recipes), so that a seed gives the same bits everywhere. Every
+group has two numbers or more where a mean is subtracted: one alone is its own mean, and batch norm refuses it rightly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from lnverify.case import Case
+from lnverify.floats import FORMATS, Float64Array, FloatArray, round_values
+from lnverify.norms.views import view_of
+from lnverify.recipes import integers, normal
+from lnverify.support import AFFINE, Support
+
+Shape = tuple[tuple[int, ...], tuple[int, ...]]  # of x, and what shares one mean and variance
+BY_ROWS = ("rms_norm", "layer_norm_eps_outside")  # the others have channels
+
+ROWS: tuple[Shape, ...] = (
+    ((2, 8), (8,)), ((3, 7), (7,)), ((1, 16), (16,)), ((5, 33), (33,)), ((33, 5), (5,)), ((2, 257), (257,)),
+    ((4, 64), (64,)), ((6, 2), (2,)), ((65, 3), (3,)), ((1, 1025), (1025,)), ((8,), (8,)), ((2, 3, 12), (12,)),
+    ((4, 2, 3), (2, 3)), ((2, 2, 2, 9), (2, 9)),
+)  # fmt: skip
+CHANNELS = (
+    (2, 4, 3), (1, 6, 4), (3, 8, 5), (2, 4, 17), (5, 2, 33), (2, 6, 2, 2), (1, 8, 3, 5), (4, 4, 4, 4), (2, 12, 3, 1),
+    (3, 6), (8, 4), (33, 2), (2, 2, 2, 3, 2), (1, 4, 2, 2, 4), (2, 3, 129), (17, 3, 9),
+)  # fmt: skip
+CELLS: tuple[Shape, ...] = (  # (rows, inputs), (units,)
+    ((2, 3), (4,)), ((1, 5), (8,)), ((3, 2), (2,)), ((5, 7), (16,)), ((2, 1), (33,)), ((17, 4), (5,)), ((4, 64), (32,)),
+)  # fmt: skip
+REGIMES = (
+    "normal", "offset", "normal", "outlier", "integers", "scaled", "normal", "far", "alternating", "tiny", "constant",
+    "huge", "step",
+)  # fmt: skip
+EPS = (1e-5, 1e-3, "near", 0.1, 1e-12, 10.0, 0.0, 1e-6)
+WEIGHTS = ("normal", "ones", "negative", "normal", "large")
+DYS = ("normal", "ones", "one_hot", "normal", "integers")
+OFFSETS = {"float64": (1e3, 1e6), "float32": (30.0, 1e3), "bfloat16": (2.0, 16.0), "float16": (2.0, 8.0)}
+POWERS = {"float64": 200, "float32": 18, "bfloat16": 12, "float16": 3}  # of x, far and still within the range
+
+
+def shapes(operation: str, fixed: tuple[int, ...] | None = None) -> list[Shape]:
+    """Shapes of an operation. fixed: the only normalized_shape that a module instance accepts."""
+    if operation == "ln_rnn":
+        return list(CELLS)
+    if operation in BY_ROWS:
+        return list(ROWS) if fixed is None else [((rows, *fixed), fixed) for rows in (2, 1, 5, 33)]
+    found = []
+    for place, x in enumerate(CHANNELS):
+        channels, positions = x[1], x[2:]
+        divisors = [d for d in range(1, channels + 1) if channels % d == 0]
+        normalized = {
+            "group_norm": (divisors[place % len(divisors)], *positions),
+            "instance_norm": (1, *positions),
+            "batch_norm": (x[0], *positions),
+        }.get(operation, (channels,))
+        if view_of(operation, x, normalized).n > 1:
+            found.append((x, normalized))
+    return found
+
+
+def kind(operation: str, shape: Shape) -> tuple[int, int]:
+    """Batch and normalised dimensions, or positional ones and 1: what a subject may refuse as a whole."""
+    x, normalized = shape
+    if operation == "ln_rnn":
+        return 1, 1
+    return (len(x) - len(normalized), len(normalized)) if operation in BY_ROWS else (len(x) - 2, 1)
+
+
+def _values(regime: str, seed: int, shape: tuple[int, ...], dtype: str) -> Float64Array:
+    z = normal(seed, shape)
+    near, far = OFFSETS[dtype]
+    if regime == "offset":
+        return z + near
+    if regime == "far":
+        return z - far
+    if regime == "outlier":
+        z.reshape(-1)[seed % z.size] *= 1000.0 if dtype in ("float64", "float32") else 4.0
+        return z
+    if regime == "integers":
+        return integers(seed, shape, -4, 4)
+    if regime == "alternating":
+        return np.where(np.arange(z.size).reshape(shape) % 2 == 0, 1.0, -1.0)
+    if regime == "constant":
+        return np.full(shape, 1.5)
+    if regime == "step":
+        z = np.ones(shape)
+        z.reshape(-1)[-1] += 2.0**-3
+        return z
+    power = {"scaled": 4, "tiny": -POWERS[dtype], "huge": POWERS[dtype]}.get(regime, 0)
+    return np.ldexp(z, power if dtype != "float16" or power < 2 else 2)
+
+
+def _weight(kind: str, seed: int, shape: tuple[int, ...]) -> Float64Array:
+    z = normal(seed, shape)
+    if kind == "ones":
+        return np.ones(shape)
+    if kind == "negative":
+        return -np.abs(z) - 0.25
+    return z * (16.0 if kind == "large" else 1.0) + np.copysign(0.5, z)
+
+
+def _dy(kind: str, seed: int, shape: tuple[int, ...]) -> Float64Array:
+    if kind == "ones":
+        return np.ones(shape)
+    if kind == "integers":
+        return integers(seed, shape, -3, 4)
+    z = normal(seed, shape)
+    if kind == "one_hot":
+        return np.where(np.arange(z.size).reshape(shape) == seed % z.size, 2.0, 0.0)
+    return z
+
+
+def make(
+    operation: str, dtype: str, shape: Shape, affine: str, eps: float, regime: str = "normal", weight: str = "normal",
+    dy: str = "normal", seed: int = 1, device: str = "cpu",
+) -> Case:  # fmt: skip
+    """One case."""
+    x, normalized = shape
+    seen = view_of(operation, x, normalized)
+    units = (x[0], *normalized) if operation == "ln_rnn" else x  # the shape of y
+    parameter = normalized if operation in (*BY_ROWS, "ln_rnn") else (x[1],)
+    limit = FORMATS[dtype].largest
+
+    def array(values: Float64Array) -> FloatArray:
+        return FloatArray.of(np.clip(values, -limit, limit), dtype)
+
+    arrays = {"x": array(_values(regime, 16 * seed, x, dtype))}
+    if operation == "ln_rnn":
+        arrays["h"] = array(np.tanh(normal(16 * seed + 9, units)))
+        arrays["weight_ih"] = array(normal(16 * seed + 10, (*normalized, x[1])))
+        arrays["weight_hh"] = array(normal(16 * seed + 11, (*normalized, *normalized)) / 2)
+    has_weight, has_bias = AFFINE[affine]
+    if has_weight:
+        arrays["weight"] = array(_weight(weight, 16 * seed + 5, parameter))
+    if has_bias:
+        arrays["bias"] = array(normal(16 * seed + 7, parameter))
+    arrays["dy"] = array(_dy(dy, 16 * seed + 8, units))
+    label = f"{operation}, x {list(x)}, N={seen.n}, {seen.groups} groups, {regime}, eps={eps:g}"
+    return Case(
+        operation=operation, dtype=dtype, normalized_shape=normalized, arrays=arrays, eps=eps,
+        requires_grad=tuple(name for name in arrays if name != "dy"), device=device, label=label,
+    )  # fmt: skip
+
+
+def cases(support: Support, operation: str, count: int, seed: int) -> Iterator[Case]:
+    """`count` cases: a fixed walk through all levels, each with a stride of its own, that `seed` shifts.
+
+    The strides have no divisor in common with the numbers of levels, so that pairs of levels meet soon.
+    """
+    places = [
+        place for place in shapes(operation, support.subject.capabilities.fixed_shape)
+        if (found := kind(operation, place))[0] in support.ranks and found[1] in support.dims
+    ]  # fmt: skip
+    for number in range(count):
+        k = number + 1009 * seed
+        regime = REGIMES[(k + k // len(places)) % len(REGIMES)]
+        yield make(
+            operation, support.dtype, places[k % len(places)], support.affine[k // 2 % len(support.affine)],
+            _eps(support, EPS[(k + k // 8) % len(EPS)], regime), regime, WEIGHTS[k % len(WEIGHTS)],
+            DYS[(k // 3) % len(DYS)], k + 1, support.device,
+        )  # fmt: skip
+
+
+def _eps(support: Support, wanted: Any, regime: str) -> float:
+    """An eps that the subject accepts; 'near' is of the order of the variance, where a wrong place of eps shows."""
+    declared = support.subject.capabilities
+    if declared.eps is not None:
+        return declared.eps
+    power = {"scaled": 8, "tiny": -2 * POWERS[support.dtype], "huge": 2 * POWERS[support.dtype]}.get(regime, 0)
+    value = 0.25 * 2.0 ** min(power, 6) if wanted == "near" else float(wanted)
+    value = float(round_values(value, declared.eps_dtype))
+    return value if wanted == "near" or value in support.eps else support.eps[0]

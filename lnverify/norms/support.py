@@ -1,0 +1,71 @@
+"""Support of another norm: what a subject can do in one dtype on one device, found by asking it ordinary inputs."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+from lnverify.case import Case
+from lnverify.floats import round_values
+from lnverify.norms.cases import Shape, kind, make, shapes
+from lnverify.operation import operation as find_operation
+from lnverify.subject import Subject
+from lnverify.support import EPS, Support
+
+AFFINE_TEXT = {
+    "both": "weight with bias", "weight": "weight without bias", "bias": "bias without weight",
+    "none": "neither weight nor bias",
+}  # fmt: skip
+
+
+def find_support(subject: Subject, operation: str, dtype: str, device: str) -> Support | str:
+    """Ask ordinary inputs. Returns the reason where the dtype is not supported at all."""
+    declared = subject.capabilities
+    start = 1e-5 if declared.eps is None else declared.eps
+    refused: list[str] = []
+
+    def refusal(shape: Shape, mode: str, eps: float = start) -> str:
+        answer = subject.run(make(operation, dtype, shape, mode, eps, device=device).request("y"))
+        return answer.refusal or ""
+
+    places: dict[tuple[int, int], Shape] = {}
+    for place in shapes(operation, declared.fixed_shape):
+        places.setdefault(kind(operation, place), place)
+    problems = {found: refusal(place, declared.affine[0]) for found, place in places.items()}
+    able = [found for found, problem in problems.items() if not problem]
+    if not able:
+        return f"{dtype} on {device} is refused: {next(iter(problems.values()))}"
+    refused += [f"{dtype}: x of {len(places[f][0])} dimensions ({text})" for f, text in problems.items() if text]
+    base = places[able[0]]
+    affine = tuple(mode for mode in declared.affine if not refusal(base, mode))
+    refused += [f"{dtype}: {AFFINE_TEXT[mode]} is refused" for mode in declared.affine if mode not in affine]
+    case = make(operation, dtype, base, affine[0], start, device=device)
+    wanted = [name for name in case.gradients() if name in declared.outputs]
+    answer = subject.run(case.request("y", *wanted))
+    outputs = ["y"]
+    if answer.refusal is None:
+        outputs += [name for name in find_operation(operation).gradients if name in declared.outputs]
+    elif wanted:
+        refused.append(f"{dtype}: gradients ({answer.refusal})")
+    eps = [start]
+    for value in (float(round_values(e, declared.eps_dtype)) for e in EPS if declared.eps is None):
+        problem = refusal(base, affine[0], value)
+        if problem:
+            refused.append(f"{dtype}: eps = {value:g} ({problem})")
+        elif value not in eps:
+            eps.append(value)
+    return Support(
+        subject=replace(subject, capabilities=replace(declared, outputs=tuple(outputs), affine=affine)),
+        dtype=dtype, device=device, affine=affine, ranks=tuple(sorted({f[0] for f in able})),
+        dims=tuple(sorted({f[1] for f in able})), eps=tuple(eps), outputs=tuple(outputs), mixed=(),
+        seconds=(_seconds(subject, case), 0.0, 0.0), refused=tuple(refused),
+        backward=(answer.refusal or "") if wanted else "",
+    )  # fmt: skip
+
+
+def _seconds(subject: Subject, case: Case) -> float:
+    """Time of an ordinary call, the second one: the first may build or compile."""
+    subject.run(case.request("y"))
+    start = time.perf_counter()
+    subject.run(case.request("y"))
+    return time.perf_counter() - start

@@ -1,0 +1,253 @@
+"""Norms other than layer norm: the formulas against torch and certified balls, the bounds, and the laws' mutants."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import flint
+import numpy as np
+import pytest
+
+from lnverify.case import Case
+from lnverify.evaluation import Evaluator
+from lnverify.floats import FORMATS, FloatArray
+from lnverify.formulas import norms as formulas
+from lnverify.mutants import norm_correct, norm_mutants
+from lnverify.norm_shrink import NormShrinker, flattened
+from lnverify.norms.bound import NormBounds
+from lnverify.norms.cases import cases, make, shapes
+from lnverify.norms.exact import KEYS, Exact
+from lnverify.norms.judge import judge
+from lnverify.norms.support import find_support
+from lnverify.norms.views import view
+from lnverify.operation import norms, operation
+from lnverify.runner import check
+from lnverify.subject import Subject, resolve
+
+OUTPUTS = ("y", "dx", "dweight", "dbias")
+DTYPES = ("float64", "float32", "bfloat16", "float16")
+RIGHT = {"layer_norm_channels": "norms-channels-by-hand", "layer_norm_eps_outside": "norms-outside-by-hand"}
+
+
+def subject(name: str) -> Subject:
+    """A right subject: torch's own function where there is one."""
+    if name in RIGHT:
+        return next(entry for entry in norm_correct() if entry.id == RIGHT[name]).subject()
+    return resolve(operation(name).default, operation=name)
+
+
+def outputs(case: Case) -> list[str]:
+    return ["y", *case.gradients()]
+
+
+def ordinary(name: str, dtype: str = "float64") -> list[Case]:
+    affine = "weight" if name == "rms_norm" else "both"
+    return [make(name, dtype, shape, affine, 1e-5, seed=k + 1) for k, shape in enumerate(shapes(name)[:6])]
+
+
+@pytest.mark.parametrize("name", norms())
+def test_the_derived_formulas_agree_with_float64_autograd(name: str) -> None:
+    pytest.importorskip("torch")
+    for case in ordinary(name):
+        answer = subject(name).run(case.request(*outputs(case)))
+        assert answer.refusal is None
+        for output in outputs(case):
+            exact = Exact(case).pair(output).hi
+            got = answer.arrays[output].values.reshape(exact.shape)
+            assert np.abs(got - exact).max() <= 1e-13 * max(1.0, np.abs(exact).max()), output
+
+
+@pytest.mark.parametrize("name", norms())
+def test_exact_results_lie_in_certified_balls(name: str) -> None:
+    """Balls of 300 bits on the raw x enclose what double-double gives, to 2^-90 of the largest result."""
+    ball = np.frompyfunc(flint.arb, 1, 1)
+    before = flint.ctx.prec
+    try:
+        flint.ctx.prec = 300
+        for case in ordinary(name)[:3]:
+            exact = Exact(case)
+            given = [ball(exact.raw), *map(ball, exact.parameters), flint.arb(case.eps)]
+            found = getattr(formulas, operation(name).formula)(*given)
+            found |= getattr(formulas, f"{operation(name).formula}_vjp")(*given, ball(exact.dy))
+            for output in outputs(case):
+                pair = exact.pair(output)
+                scale = np.abs(pair.hi).max() * 2.0**-90
+                for value, hi, low in zip(found[KEYS[output]].flat, pair.hi.flat, pair.lo.flat, strict=True):
+                    assert abs(float((value - flint.arb(hi) - flint.arb(low)).mid())) <= scale, output
+                    assert float(value.rad()) <= scale
+    finally:
+        flint.ctx.prec = before
+
+
+@pytest.mark.parametrize("name", norms())
+def test_forward_mode_and_reverse_mode_are_adjoint(name: str) -> None:
+    case = ordinary(name)[0]
+    exact = Exact(case)
+    formula = operation(name).formula
+    tangent = np.cos(np.arange(exact.raw.size)).reshape(exact.raw.shape)
+    moving = [np.full(exact.view.parameters, 0.5 + k) for k in range(len(exact.parameters))]
+    given = [exact.raw, *exact.parameters, case.eps]
+    forward = getattr(formulas, f"{formula}_jvp")(*given, tangent, *moving)["y_dot"]
+    reverse = getattr(formulas, f"{formula}_vjp")(*given, exact.dy)
+    right = (reverse["x_bar"] * tangent).sum()
+    right += sum((reverse[k] * m).sum() for k, m in zip(("gamma_bar", "beta_bar"), moving, strict=False))
+    assert (forward * exact.dy).sum() == pytest.approx(right, rel=1e-12)
+
+
+def test_one_channel_to_a_group_is_instance_norm_and_one_group_is_layer_norm() -> None:
+    x, normalized = (2, 4, 3), (1, 3)
+    group = make("group_norm", "float64", (x, normalized), "both", 1e-5)
+    instance = make("instance_norm", "float64", (x, normalized), "both", 1e-5)
+    assert np.array_equal(Exact(group).pair("y").hi, Exact(instance).pair("y").hi)
+    whole = Exact(make("group_norm", "float64", (x, (4, 3)), "none", 1e-5))
+    rows = formulas.layer_norm_eps_outside(whole.raw.reshape(2, 12), np.ones(12), np.zeros(12), 0.0)["y"]
+    free = Exact(make("group_norm", "float64", (x, (4, 3)), "none", 0.0))
+    assert np.abs(free.pair("y").hi.reshape(2, 12) - rows).max() < 1e-14
+
+
+@pytest.mark.parametrize("dtype", DTYPES[:3])  # in float16 the smallest normal number decides beside u of float32
+@pytest.mark.parametrize("name", norms())
+def test_the_bound_moves_with_u_and_sees_an_ordinary_case(name: str, dtype: str) -> None:
+    case = ordinary(name, dtype)[0]
+    exact = Exact(case)
+    fine, coarse = NormBounds(exact, FORMATS["float32"]), NormBounds(exact, FORMATS["bfloat16"])
+    for output in outputs(case):
+        size = np.abs(exact.pair(output).hi).max()
+        assert fine.bound(output).max() < 1e-3 * size
+        assert (coarse.bound(output) > 1000 * fine.bound(output)).all()
+
+
+def test_what_leaves_the_range_is_not_judged() -> None:
+    case = make("rms_norm", "float32", ((2, 8), (8,)), "weight", 1e-5)
+    huge = case.with_arrays(x=FloatArray.of(case.arrays["x"].values * [[1.0], [2.0**70]], "float32"))
+    bound = NormBounds(Exact(huge), FORMATS["float32"]).bound("y")
+    assert np.isfinite(bound[0]).all()
+    assert np.isinf(bound[1]).all()
+
+
+def test_algorithms_on_raw_and_on_shifted_data_are_admitted() -> None:
+    """x r - mu r, dweight as a difference of sums, Welford's update, one pass on data shifted by an outlier."""
+    one = np.float32
+    for regime in ("offset", "outlier", "far"):
+        case = make("group_norm", "float32", ((2, 4, 17), (2, 17)), "both", 1e-3, regime)
+        exact = Exact(case)
+        x, dy = exact.raw.astype(one), exact.dy.astype(one)
+        shifted = x - x[:, :, :1, :1]
+        total, square = shifted.sum((2, 3), dtype=one), (shifted * shifted).sum((2, 3), dtype=one)
+        n = one(exact.view.n)
+        variance = np.maximum(square / n - (total / n) ** 2, one(0))
+        mean = total / n + x[:, :, 0, 0]
+        r = (1 / np.sqrt(variance + one(case.eps)))[:, :, None, None]
+        mu = mean[:, :, None, None]
+        weight, bias = (exact.parameter(p).astype(one)[:, :, None] for p in ("weight", "bias"))
+        bounds = NormBounds(exact, FORMATS["float32"])
+        y = x * (r * weight) + (bias - mu * r * weight)
+        assert (np.abs(y - exact.pair("y").hi) <= bounds.bound("y")).all(), regime
+        dweight = (((dy * x).sum(3) - mu[..., 0] * dy.sum(3)) * r[..., 0]).sum(0, dtype=one)
+        assert (np.abs(dweight - exact.pair("dweight").hi) <= bounds.bound("dweight")).all(), regime
+
+
+def test_cases_are_the_same_each_time_and_of_the_right_shape() -> None:
+    support = find_support(subject("rms_norm"), "rms_norm", "float32", "cpu")
+    assert not isinstance(support, str)
+    first, again = (list(cases(support, "rms_norm", 40, 0)) for _ in range(2))
+    assert [c.arrays["x"].sha256 for c in first] == [c.arrays["x"].sha256 for c in again]
+    assert {c.has("weight") for c in first} == {True, False}
+    for name in norms():
+        for shape in shapes(name):
+            case = make(name, "float64", shape, "none", 1e-5)
+            assert view(case).n * view(case).groups == case.size
+
+
+@pytest.mark.parametrize("name", norms())
+def test_shrinking_ends_at_a_smallest_case(name: str) -> None:
+    case = ordinary(name)[5]
+
+    def always(candidate: Case):
+        from lnverify.law import Outcome
+
+        Exact(candidate).pair("y")  # every candidate is a case of the operation
+        return Outcome("violated", 2.0, "y")
+
+    found, _ = NormShrinker(always, 1.0, ("none",), "", (1e-5,)).run(case, always(case))
+    assert found.size <= 4
+    assert set(found.arrays) == {"x", "dy"}
+
+
+def test_dimensions_are_flattened_without_changing_the_result() -> None:
+    for name, shape in (("group_norm", ((2, 6, 2, 2), (3, 2, 2))), ("batch_norm", ((4, 4, 4, 4), (4, 4, 4)))):
+        case = make(name, "float64", shape, "both", 1e-5)
+        assert np.array_equal(Exact(case).pair("dx").hi, Exact(flattened(case)).pair("dx").hi)
+
+
+def test_every_operation_has_two_mutants_or_more_and_a_right_one() -> None:
+    for name in norms():
+        wrong = [m.id for m in norm_mutants() if m.operation == name]
+        assert len(wrong) >= (1 if name == "instance_norm" else 2), name
+        assert [c.id for c in norm_correct() if c.operation == name], name
+    assert len([m for m in norm_mutants() if m.operation == "rms_norm"]) == 13
+
+
+@pytest.mark.parametrize("mutant", norm_mutants(), ids=lambda m: m.id)
+def test_a_mutant_is_killed(mutant) -> None:
+    report = check(
+        mutant.subject(), operation=mutant.operation, dtypes=["float32"], select=mutant.laws, profile="score",
+        fail_fast=True,
+    )  # fmt: skip
+    assert {f.law for f in report.findings} == set(mutant.laws)
+    assert all(f.operation == mutant.operation for f in report.findings)
+
+
+@pytest.mark.parametrize("entry", norm_correct(), ids=lambda c: c.id)
+def test_a_right_one_is_not_accused(entry) -> None:
+    """On a part of the list in every dtype; `lnverify selftest` runs the whole of it."""
+    judged = 0
+    for dtype in DTYPES:
+        support = find_support(entry.subject(), entry.operation, dtype, "cpu")
+        assert not isinstance(support, str)
+        evaluator = Evaluator(support.subject)
+        for case in cases(support, entry.operation, 26, 0):
+            evaluation = evaluator.evaluate(case)
+            for output in outputs(case):
+                judgement = judge(evaluation, output)
+                assert judgement.state in ("holds", "vacuous"), (dtype, case.label, judgement.sentence())
+                judged += judgement.state == "holds"
+    assert judged > 150
+
+
+@pytest.mark.parametrize(
+    ("name", "target"),
+    [
+        ("rms_norm", "torch.nn.RMSNorm"),
+        ("group_norm", "torch.nn.GroupNorm"),
+        ("instance_norm", "torch.nn.InstanceNorm1d"),
+        ("batch_norm", "torch.nn.BatchNorm2d"),
+    ],
+)
+def test_torch_holds(name: str, target: str) -> None:
+    pytest.importorskip("torch")
+    report = check(target, operation=name, dtypes=["float32"], profile="score", max_examples=1)
+    assert report.verdict == "holds", [f.message for f in report.findings]
+    assert all(r.informative > 150 for r in report.results)
+    assert max(r.worst_ratio for r in report.results) < 0.5
+
+
+def test_group_norm_of_torch_refuses_a_backward_with_a_bias_and_no_weight() -> None:
+    pytest.importorskip("torch")
+    report = check(
+        "torch.nn.functional.group_norm", operation="group_norm", dtypes=["float32"], profile="score", fail_fast=True
+    )
+    assert [(f.law, f.cause) for f in report.findings] == [("LN802", "the backward refuses a valid input")]
+    assert set(report.findings[0].smallest.case["arrays"]) == {"x", "bias", "dy"}
+
+
+def test_a_missing_gradient_is_found() -> None:
+    entry = next(c for c in norm_correct() if c.id == "rms-compact")
+
+    def without(dy, x, weight, eps, normalized_shape, saved):
+        found = entry.backward(dy, x, weight, eps, normalized_shape, saved)
+        return {"dx": found[0]}
+
+    wrong = replace(entry, backward=without)
+    report = check(wrong.subject(), operation="rms_norm", dtypes=["float32"], profile="score", fail_fast=True)
+    assert [f.cause for f in report.findings] == ["dweight is missing"]
