@@ -219,9 +219,11 @@ class Examination:
         if law.limit is None or once or law.once:
             return True
         stride = max(1, round(self.total / (law.limit * self.profile.effort)))
-        # One of so many, but not every so-many-th: any step through the grid leaves one of its factors at one level.
-        window, place = divmod(self.index, stride)
-        return crc32(f"{law.id} {window}".encode()) % stride == place
+        if (self.index + crc32(law.id.encode())) % stride == 0:
+            return True
+        # Any step through the grid leaves one of its factors at one level, dy say: half as many cases without a step.
+        window, place = divmod(self.index, 2 * stride)
+        return crc32(f"{law.id} {window}".encode()) % (2 * stride) == place
 
     def _covers(self, law: Law, outcome: Outcome) -> bool:
         """Whether this outcome makes a case one that informed."""

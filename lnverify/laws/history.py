@@ -10,6 +10,7 @@ from lnverify.case import Case
 from lnverify.evaluation import Evaluation
 from lnverify.floats import FloatArray
 from lnverify.law import INAPPLICABLE, Outcome, first_bad, law
+from lnverify.recipes import integers
 
 REPETITIONS = 50
 
@@ -23,6 +24,16 @@ def _right(ev: Evaluation) -> bool:
     if ev.response.refusal is not None or ev.case.layouts.get("dy") == "output" or not ev.case.size:
         return False
     return all(ev.settle(o)[1] != "violated" for o in _outputs(ev.case) if o in ev.response.arrays)
+
+
+def _with_gradients(ev: Evaluation) -> Evaluation:
+    """The case with a dy, and with every gradient asked for; itself where it is so already."""
+    case, full = ev.case, tuple(a for a in ("x", "weight", "bias") if ev.case.has(a))
+    if case.has("dy") and case.requires_grad == full:
+        return ev
+    dy = case.arrays.get("dy") or FloatArray.of(integers(5, case.arrays["x"].shape, -2, 3), case.dtype)
+    layouts = {k: v for k, v in case.layouts.items() if k != "dy"}
+    return ev.again(replace(case, arrays={**case.arrays, "dy": dy}, requires_grad=full, layouts=layouts, recipe=None))
 
 
 def _judge(start: Evaluation, case: Case, what: str, cause: str, outputs: list[str]) -> Outcome:
@@ -84,7 +95,8 @@ def second_backward(ev: Evaluation) -> Outcome:
 
     A subject that refuses the second backward is not accused.
     """
-    if not ev.case.has("dy") or not _right(ev):
+    ev = _with_gradients(ev)
+    if not _right(ev):
         return INAPPLICABLE
     case = replace(ev.case, history="repeated", recipe=None)
     return _judge(
@@ -101,7 +113,8 @@ def changed_before_backward(ev: Evaluation) -> Outcome:
     A wrong number is the worst answer to a caller's mistake; frameworks compare version counters to prevent it. y is
     overwritten without weight and bias too, where it is xhat itself.
     """
-    if not ev.case.has("dy") or not _right(ev):
+    ev = _with_gradients(ev)
+    if not _right(ev):
         return INAPPLICABLE
     within = (
         ("changed", "arguments that were", "arguments that were changed in place give a wrong gradient, not an error"),
