@@ -20,6 +20,13 @@ DERIVABLE = parts.hand_written(recompute=True)
 SHAPE = (6,)
 
 
+@pytest.fixture(autouse=True)
+def subnormal_numbers() -> Any:
+    """One mutant switches their flushing on, for the whole process: it is switched off after every test."""
+    yield
+    torch.set_flush_denormal(False)
+
+
 def normal(*shape: int, seed: int = 0, grad: bool = True, dtype: Any = torch.float64) -> Any:
     """Normal numbers."""
     generator = torch.Generator().manual_seed(seed)

@@ -96,9 +96,8 @@ def test_the_command_shows_the_table_and_why(cells: list[Cell], monkeypatch: pyt
     result = CliRunner().invoke(main, ["table1"])
     assert result.exit_code == 0, result.output
     lines = result.stdout.splitlines()
-    assert [line.split() for line in lines[2:5]] == [
-        [*method.split(), *("yes" if said else "no" for said in row)] for method, row in PAPER.items()
-    ]
+    rows = [line.split() for line in lines if line.startswith(tuple(PAPER))]  # the header's height is the terminal's
+    assert rows[:3] == [[*method.split(), *("yes" if said else "no" for said in row)] for method, row in PAPER.items()]
     assert "layer norm, weight vector rescaled: no" in lines
     assert lines[-1] == "ok  all 18 cells are as in the paper's Table 1"
 
