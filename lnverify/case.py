@@ -53,6 +53,12 @@ class Case:
         return prod(shape[: len(shape) - len(self.normalized_shape)])
 
     @property
+    def affine(self) -> str:
+        """Which parameters are present: 'both', 'weight', 'bias' or 'none'."""
+        present = [name for name in ("weight", "bias") if self.has(name)]
+        return "both" if len(present) == 2 else (*present, "none")[0]
+
+    @property
     def size(self) -> int:
         """Elements of x."""
         return self.arrays["x"].size

@@ -230,10 +230,7 @@ class Examination:
         return outcome.informative and law.id in ("LN101", "LN201", "LN202", "LN203")
 
     def _cover(self, case: Case) -> None:
-        affine = {(1, 1): "both", (1, 0): "weight", (0, 1): "bias", (0, 0): "none"}[
-            int(case.has("weight")), int(case.has("bias"))
-        ]
-        for key, value in (("N", case.n), ("rows", case.rows), ("affine", affine), ("dtypes", case.dtype),
+        for key, value in (("N", case.n), ("rows", case.rows), ("affine", case.affine), ("dtypes", case.dtype),
                            ("requires_grad", "+".join(case.requires_grad))):  # fmt: skip
             self.coverage.setdefault(key, set()).add(value)
 

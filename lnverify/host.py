@@ -32,7 +32,6 @@ PATIENCE = 20.0  # times what the warm-up predicts, whatever the timeout
 LOADING = 120.0  # seconds in which a subject must be imported and built
 POLL = 0.05  # seconds between two looks at a process that is at work
 IDLE = 0.05  # share of the time below which a process does nothing
-MOST = 5
 LARGE = 4096  # elements from which on time says something
 TAIL = 400  # characters of what a dying process printed
 
@@ -186,8 +185,8 @@ class Host:
         """Wait for an answer; '' when there is one to read, else what went wrong.
 
         The seconds are those of the clock for a process that does nothing, and those of the processor, for each thread,
-        for one that computes: on a busy machine a slow subject is no hanging one. After MOST times as many on the clock
-        it is over.
+        for one that computes: on a busy machine a slow subject is no hanging one. One that gets less than IDLE of a
+        processor counts as doing nothing, so that the wait ends after seconds * threads / IDLE on the clock.
         """
         assert self._process is not None
         started, begun = time.monotonic(), _processor(self._process.pid)
@@ -200,7 +199,7 @@ class Host:
             waited = time.monotonic() - started
             if waited > seconds:
                 used = _processor(self._process.pid) - begun
-                if used < IDLE * waited or used > seconds * threads or waited > MOST * seconds:
+                if used < IDLE * waited or used > seconds * threads:
                     return f"no answer within {waited:.3g} s"
         return ""
 

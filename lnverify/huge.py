@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from lnverify.case import Case
 from lnverify.floats import FORMATS
+from lnverify.protocol import BETWEEN
 from lnverify.recipes import build
 from lnverify.support import AFFINE, Support
 
@@ -19,7 +20,6 @@ COLUMNS = 4096
 PERIOD = 7  # a prime: no power of two brings a wrong index back to an equal row
 MANY = 70001  # rows of the case that every run looks at, in 8 columns
 BEYOND = (1 << 31, 1 << 32)
-BETWEEN = 16  # bytes of an element besides x and y
 
 
 def cases(support: Support, huge: bool) -> Iterator[Case]:

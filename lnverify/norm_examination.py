@@ -36,10 +36,7 @@ class NormExamination(Examination):
 
     def _cover(self, case: Case) -> None:
         seen = view(case)
-        affine = "both" if case.has("weight") and case.has("bias") else "none"
-        affine = "weight" if case.has("weight") and not case.has("bias") else affine
-        affine = "bias" if case.has("bias") and not case.has("weight") else affine
-        for key, value in (("N", seen.n), ("rows", seen.groups), ("affine", affine), ("dtypes", case.dtype),
+        for key, value in (("N", seen.n), ("rows", seen.groups), ("affine", case.affine), ("dtypes", case.dtype),
                            ("requires_grad", "+".join(case.requires_grad))):  # fmt: skip
             self.coverage.setdefault(key, set()).add(value)
 

@@ -45,23 +45,15 @@ class NormShrinker(Shrinker):
                 yield cut
 
     def _setting(self, case: Case, outcome: Outcome) -> Iterator[Case]:
-        modes = {(1, 1): "both", (1, 0): "weight", (0, 1): "bias", (0, 0): "none"}
-        weight, bias = case.has("weight"), case.has("bias")
-        for keep_weight, keep_bias in ((False, False), (True, False), (False, True)):
-            has = (int(weight and keep_weight), int(bias and keep_bias))
-            if has != (int(weight), int(bias)) and modes[has] in self.affine:
-                drop = {"weight": None} if not has[0] else {}
-                yield case.with_arrays(**drop, **({"bias": None} if not has[1] else {}))
+        for dropped in (("weight", "bias"), ("bias",), ("weight",)):
+            fewer = case.with_arrays(**dict.fromkeys(dropped))
+            if fewer.affine != case.affine and fewer.affine in self.affine:
+                yield fewer
         if case.eps != SIMPLE_EPS and SIMPLE_EPS in self.eps:
             yield _cut(replace(case, eps=SIMPLE_EPS), dict(case.arrays), case.normalized_shape)
 
     def _numbers(self, case: Case, outcome: Outcome) -> Iterator[Case]:
-        for name, simple in (("weight", 1.0), ("bias", 0.0), ("dy", 1.0)):
-            if case.has(name):
-                values = case.arrays[name].values
-                for target in (np.full(values.shape, simple), np.sign(values), np.round(values)):
-                    if not np.array_equal(values, target):
-                        yield self._with(case, name, target)
+        yield from self._simpler_arrays(case)
         x = case.arrays["x"].values
         ladder: Float64Array = np.arange(x.size, dtype=np.float64).reshape(x.shape) % 4
         ladders = [base + ladder for base in (0.0, 10.0, 100.0, 1000.0, 10000.0)]

@@ -28,6 +28,7 @@ HISTORIES = (
     "autocast",
     "low_default",
 )
+BETWEEN = 16  # bytes of an element that whoever answers may need besides x and y: four arrays of float32
 OUT_OF_MEMORY = ("MemoryError", "OutOfMemoryError")  # how a refusal for want of memory begins
 GRAD_MODES = ("enabled", "no_grad", "inference")
 

@@ -130,12 +130,7 @@ class Shrinker:
             yield replace(case, eps=SIMPLE_EPS)
 
     def _numbers(self, case: Case, outcome: Outcome) -> Iterator[Case]:
-        for name, simple in (("weight", 1.0), ("bias", 0.0), ("dy", 1.0)):
-            if case.has(name):
-                values = case.arrays[name].values
-                for target in (np.full(values.shape, simple), np.sign(values), np.round(values)):
-                    if not np.array_equal(values, target):
-                        yield self._with(case, name, target)
+        yield from self._simpler_arrays(case)
         x = case.arrays["x"].values
         if any(np.array_equal(x, values) for values in _familiar(case)):
             return  # what people know is not made simpler: from there the search would go round in circles
@@ -167,6 +162,15 @@ class Shrinker:
         for values in _familiar(case):
             if np.abs(x).max() > values.min() + 3 or not np.array_equal(x, np.round(x)):
                 yield self._with(case, "x", values)
+
+    def _simpler_arrays(self, case: Case) -> Iterator[Case]:
+        """weight, bias and dy one after the other: constant, signs, whole numbers."""
+        for name, simple in (("weight", 1.0), ("bias", 0.0), ("dy", 1.0)):
+            if case.has(name):
+                values = case.arrays[name].values
+                for target in (np.full(values.shape, simple), np.sign(values), np.round(values)):
+                    if not np.array_equal(values, target):
+                        yield self._with(case, name, target)
 
     @staticmethod
     def _with(case: Case, name: str, values: Float64Array) -> Case:

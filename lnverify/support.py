@@ -19,6 +19,10 @@ from lnverify.subject import Subject
 SLOW_CALL = 0.5  # seconds: what is as slow as that is timed well enough by one call
 EPS = (1e-5, 0.0, 1e-12, 1e-8, 1e-3, 0.1, 10.0)
 AFFINE = {"both": ("normal", "normal"), "weight": ("normal", None), "bias": (None, "normal"), "none": (None, None)}
+AFFINE_TEXT = {
+    "both": "weight with bias", "weight": "weight without bias", "bias": "bias without weight",
+    "none": "neither weight nor bias",
+}  # fmt: skip
 TRANSFORMS = (
     ("tty", ("tty",), "forward over forward mode"), ("rty", ("rty",), "reverse over forward mode"),
     ("fdx", ("fdx",), "forward over reverse mode"),
@@ -86,7 +90,7 @@ def find_support(subject: Subject, dtype: str, device: str) -> Support | str:
             affine.append(name)
         else:
             first = first or problem
-            refused.append(f"{dtype}: {_affine_text(name)} ({problem})")
+            refused.append(f"{dtype}: {AFFINE_TEXT[name]} ({problem})")
     if not affine:
         return f"{dtype} on {device} is refused: {first}"
     base = ordinary(subject, dtype, device, affine[0])
@@ -141,11 +145,6 @@ def find_support(subject: Subject, dtype: str, device: str) -> Support | str:
         _seconds(subject, dtype, device, affine[0], tuple(grads)), tuple(refused),
         (answer.refusal or "") if grads else "",
     )  # fmt: skip
-
-
-def _affine_text(name: str) -> str:
-    return {"both": "weight with bias", "weight": "weight without bias", "bias": "bias without weight",
-            "none": "neither weight nor bias"}[name]  # fmt: skip
 
 
 def _derivatives(subject: Subject, base: Case, refused: list[str]) -> list[str]:

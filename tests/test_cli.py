@@ -26,7 +26,7 @@ TARGET = samples.TARGET
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache of the test's own, and a working folder."""
     monkeypatch.setenv("LNVERIFY_CACHE", str(tmp_path / "cache"))
-    for name in ("COLUMNS", "LNVERIFY_DEBUG", "GITHUB_STEP_SUMMARY"):
+    for name in ("LNVERIFY_DEBUG", "GITHUB_STEP_SUMMARY"):
         monkeypatch.delenv(name, raising=False)
     folder = tmp_path / "work"
     folder.mkdir()

@@ -9,7 +9,6 @@ working precision are far inside any usual tolerance.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -23,14 +22,6 @@ MUTANTS = {m.id: m for m in all_mutants()}
 CORRECT = {c.id: c for c in all_correct()}
 NAMES = ("y", *GRADIENTS)
 Answers = dict[str, Array]
-
-
-@pytest.fixture(autouse=True)
-def subnormal_numbers() -> Iterator[None]:
-    """One mutant switches their flushing on, for the whole process: it is switched off after every test."""
-    yield
-    if "torch" in sys.modules and sys.modules["torch"] is not None:
-        sys.modules["torch"].set_flush_denormal(False)
 
 
 def exact(arrays: dict[str, Array], shape: tuple[int, ...], eps: float) -> Answers:

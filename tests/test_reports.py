@@ -22,12 +22,6 @@ torch = pytest.importorskip("torch")
 TARGET = samples.TARGET
 
 
-@pytest.fixture(autouse=True)
-def width_of_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The console's own width: workers of pytest-xdist have a COLUMNS."""
-    monkeypatch.delenv("COLUMNS", raising=False)
-
-
 def shown(report: Report, **options: Any) -> str:
     file = io.StringIO()
     console.show(report, console.make_console(file), **options)

@@ -91,12 +91,6 @@ def test_smaller_settings_come_first() -> None:
     assert table1.root(Fraction(-9, 4)) == "-1.5"
 
 
-@pytest.fixture(autouse=True)
-def width(monkeypatch: pytest.MonkeyPatch) -> None:
-    """That of a pipe, whatever the terminal of the tests: a narrow one wraps the head of the table."""
-    monkeypatch.delenv("COLUMNS", raising=False)
-
-
 def test_the_command_shows_the_table_and_why(cells: list[Cell], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table1, "table", lambda progress: cells)
     result = CliRunner().invoke(main, ["table1"])

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from lnverify.floats import FloatArray
+from lnverify.protocol import BETWEEN
 
 BLOCK = 1 << 22  # elements that are compared at a time
-BETWEEN = 16  # bytes of an element besides x and y, as in lnverify.huge
 SHOWN = 64  # rows that are given back
 Tensors = Mapping[str, Any]
 

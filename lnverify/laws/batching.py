@@ -273,7 +273,11 @@ def many_rows(ev: Evaluation) -> Outcome:
     exact, bound = few.pair("y"), few.bound("y", "det", FORMATS[case.dtype].precision <= 11)[kind]
     with np.errstate(all="ignore"):
         apart = distance(values, exact.hi[kind], exact.lo[kind], FORMATS[first.dtype])
+        blind = ~np.isfinite(bound) | ~np.isfinite(exact.hi[kind])
         ratio = np.where(np.isnan(apart), np.inf, np.where(apart > 0, apart / bound, 0.0))
+        ratio = np.where(blind, 0.0, ratio)
+    if blind.all():
+        return INAPPLICABLE
     at = np.unravel_index(int(np.argmax(ratio)), ratio.shape)
     worst = float(ratio[at])
     if worst <= 1:

@@ -22,6 +22,7 @@ from lnverify.mutants.parts import (
     Problem,
     backward,
     forward,
+    gathered,
     pairwise,
     scaled,
     two_means,
@@ -81,14 +82,8 @@ def rows_beyond(most: int) -> Gradient:
 
 
 def dy_selector(p: Problem, g: Array, xhat: Array, rstd: Array) -> Array:
-    """The means of dx gathered by a product with a 0/1 matrix, 16 rows at a time: 0 * NaN reaches other rows."""
-
-    def gather(values: Array) -> Array:
-        tiles = np.zeros((-(-p.rows // 16), 16, 1), dtype=p.real)
-        tiles.reshape(-1, 1)[: p.rows] = values
-        return (np.eye(16, dtype=p.real) @ tiles).reshape(-1, 1)[: p.rows]
-
-    c1, c2 = gather(pairwise(g) / p.count), gather(pairwise(g * xhat) / p.count)
+    """The means of dx are gathered by a product with a 0/1 matrix."""
+    c1, c2 = gathered(p, pairwise(g) / p.count), gathered(p, pairwise(g * xhat) / p.count)
     dx: Array = rstd * (g - c1 - xhat * c2)
     return dx
 

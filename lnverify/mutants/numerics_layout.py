@@ -21,6 +21,7 @@ from lnverify.mutants.parts import (
     affine,
     centred,
     forward,
+    gathered,
     pairwise,
     two_pass,
 )
@@ -125,15 +126,9 @@ def shared_scale(p: Problem) -> tuple[Array, Array]:
 
 
 def selector(p: Problem) -> tuple[Array, Array]:
-    """Statistics gathered by a product with a 0/1 matrix, 16 rows at a time: 0 * NaN reaches other rows."""
-
-    def gather(values: Array) -> Array:
-        tiles = np.zeros((-(-p.rows // 16), 16, 1), dtype=p.real)
-        tiles.reshape(-1, 1)[: p.rows] = values
-        return (np.eye(16, dtype=p.real) @ tiles).reshape(-1, 1)[: p.rows]
-
+    """Statistics are gathered by a product with a 0/1 matrix."""
     mean, variance = two_pass()(p)
-    return gather(mean), gather(variance)
+    return gathered(p, mean), gathered(p, variance)
 
 
 # --- parameters -------------------------------------------------------------------------------------------

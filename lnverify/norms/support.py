@@ -10,12 +10,7 @@ from lnverify.floats import round_values
 from lnverify.norms.cases import Shape, kind, make, shapes
 from lnverify.operation import operation as find_operation
 from lnverify.subject import Subject
-from lnverify.support import EPS, Support
-
-AFFINE_TEXT = {
-    "both": "weight with bias", "weight": "weight without bias", "bias": "bias without weight",
-    "none": "neither weight nor bias",
-}  # fmt: skip
+from lnverify.support import AFFINE_TEXT, EPS, Support
 
 
 def find_support(subject: Subject, operation: str, dtype: str, device: str) -> Support | str:
