@@ -1,4 +1,4 @@
-"""The option `--device`, where the tests of properties/test_device.py run; and surroundings that no test leaves behind."""
+"""The option `--device`, where the tests of properties/test_device.py run; and surroundings that every test gets."""
 
 from __future__ import annotations
 
