@@ -53,6 +53,7 @@ class Request:
     the backward runs twice on one forward, its second result is given. 'changed': the arguments are overwritten
     between forward and backward (and put back). 'output': y is overwritten there. 'threads': another thread calls on
     other numbers at the same time. 'stream': on a CUDA stream of its own, behind work that still writes the arguments.
+    'lower': after a call on the same numbers in 16 bits.
     'autocast': under torch.autocast to bfloat16. 'low_default': with bfloat16 as the default dtype.
     repeat: rows, where it is not 0: x is a few rows that are repeated to so many by whoever answers; y is then that of
     the first ones, `odd` holds the rows of y (at most 64) that differ in bits from theirs, `odd_rows` their numbers.

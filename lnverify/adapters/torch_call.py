@@ -14,7 +14,14 @@ from typing import Any
 from lnverify.adapters.calling import Attempt, attempt, named_gradients, refuse_within, saved_values, split
 from lnverify.adapters.destinations import Destination, Writing
 from lnverify.adapters.signature import Signature, axis, own_values
-from lnverify.adapters.torch_history import on_a_stream, others, overwritten, surrounded, while_others_call
+from lnverify.adapters.torch_history import (
+    in_lower_precision,
+    on_a_stream,
+    others,
+    overwritten,
+    surrounded,
+    while_others_call,
+)
 from lnverify.adapters.torch_repeated import repeated
 from lnverify.adapters.torch_settings import restored, settings
 from lnverify.adapters.torch_tensors import Held, hold, to_array, to_bits, to_tensor
@@ -155,6 +162,8 @@ class _Run:
             if history == "overwritten":
                 with overwritten(leaves):
                     call(leaves)
+            if history == "lower":
+                in_lower_precision(leaves, call)
             if history == "threads":
                 returned = while_others_call(leaves, call, self.first)
             else:

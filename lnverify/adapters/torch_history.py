@@ -44,6 +44,14 @@ def others(leaves: Tensors) -> dict[str, Any]:
     return {**leaves, "x": _other(x).requires_grad_(x.requires_grad)}
 
 
+def in_lower_precision(leaves: Tensors, call: Callable[[Tensors], Any]) -> None:
+    """The call on the same numbers in bfloat16; whether the subject takes them does not matter."""
+    import torch
+
+    with contextlib.suppress(Exception):
+        call({name: leaf.detach().to(torch.bfloat16) for name, leaf in leaves.items()})
+
+
 def on_a_stream(leaves: Tensors, call: Callable[[Tensors], Any]) -> Any:
     """What the subject returns on a stream of its own, where its arguments hold other numbers until work that comes
     before it in that stream is done: a kernel in another stream reads those. Raises TypeError elsewhere than on CUDA.

@@ -10,7 +10,7 @@ from lnverify.case import Case
 from lnverify.evaluation import Evaluation
 from lnverify.floats import FloatArray
 from lnverify.law import INAPPLICABLE, Outcome, first_bad, law
-from lnverify.recipes import integers
+from lnverify.recipes import build, integers
 
 REPETITIONS = 50
 
@@ -235,3 +235,33 @@ def surroundings(ev: Evaluation) -> Outcome:
             ("low_default", "With bfloat16 as the default dtype", "with another default dtype"),
         )
     )
+
+
+@law("LN718", name="dtypes-in-turn", severity="error", limit=4, max_elements=1 << 14,
+     source="what is kept by size alone outlives the dtype that it was made in")  # fmt: skip
+def dtypes_in_turn(ev: Evaluation) -> Outcome:
+    """After a call on the same numbers in 16 bits, y and the gradients are right by the bounds of this dtype.
+
+    Catches constants and scratch that are kept by N and not by dtype. N is one that no other case has: what was made
+    in this dtype before, and kept, would hide the fault. Asked of what is right, without such a call, at an N that is
+    840 more, of the same remainders; and in float64 and float32 only.
+    """
+    if ev.case.dtype not in ("float64", "float32") or not _right(ev):
+        return INAPPLICABLE
+    n = 461 + 2 * (ev.case.size * 31 % 281)
+    fresh = replace(_plain(ev.case, n), history="lower")
+    what, cause = "After a call on the same numbers in 16 bits", "an earlier call in another dtype changes the result"
+    refusal = ev.rerun(fresh).response.refusal
+    if not _right(ev.again(_plain(ev.case, n + 840))):
+        return INAPPLICABLE
+    if refusal is None:
+        return _judge(ev, fresh, what, cause, _outputs(fresh))
+    return Outcome("crashed", np.inf, "y", (), f"{what} it is refused: {refusal}", cause, case=fresh)
+
+
+def _plain(case: Case, n: int) -> Case:
+    """Three ordinary rows of n elements, with the parameters and the modes of a case."""
+    recipe = {"dtype": case.dtype, "batch": [3], "shape": [n], "regime": "normal", "eps": case.eps, "seed": 1}
+    present = {name: "normal" if case.has(name) else None for name in ("weight", "bias", "dy")}
+    chosen = build({**recipe, **present, "grads": [name for name in ("x", "weight", "bias") if case.has(name)]})
+    return replace(chosen, device=case.device, threads=case.threads, train=case.train, recipe=None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Any
 
@@ -97,6 +98,22 @@ def weight_by_identity() -> Function:
         if weight is not None and not torch.is_grad_enabled():
             _, weight = kept.setdefault(id(weight), (weight, wide(weight).clone()))
         return textbook(x, normalized_shape, weight, bias, eps)
+
+    return layer_norm
+
+
+def reciprocal_by_size() -> Function:
+    """1/N is made once for each N, in the dtype of the first call, and serves the later ones."""
+    kept: dict[int, Tensor] = {}
+
+    def layer_norm(
+        x: Tensor, normalized_shape: Shape, weight: Tensor | None, bias: Tensor | None, eps: float
+    ) -> Tensor:
+        n, where = math.prod(normalized_shape), dims(normalized_shape)
+        reciprocal = kept.setdefault(n, torch.full((), 1 / max(n, 1), dtype=x.dtype)).to(wide(x).dtype)
+        centred = wide(x) - wide(x).sum(where, keepdim=True) * reciprocal
+        variance = centred.square().sum(where, keepdim=True) * reciprocal
+        return affine(centred * torch.rsqrt(variance + eps), weight, bias).to(x.dtype)
 
     return layer_norm
 
@@ -280,6 +297,8 @@ MEMORY = [
        ("LN717",), dtypes=("float32",)),
     _m("one-gradient-buffer", "Every dweight of a shape is the same tensor.", one_gradient_buffer, ("dweight",),
        ("LN710",), dtypes=("float64", "float32"), fresh=True),
+    _m("reciprocal-by-size", "1/N is made once for each N, in the dtype of the first call.", reciprocal_by_size,
+       ("y",), ("LN718",), dtypes=("float64", "float32"), fresh=True),
     _m("wrong-at-times", "One call in 31 loses the first row.", wrong_at_times, ("y",), ("LN1", "LN7", "LN3", "LN6"),
        ("vllm-project/vllm#44692",), fresh=True),
 ]  # fmt: skip

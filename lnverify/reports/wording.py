@@ -231,6 +231,7 @@ HISTORY = {
     "threads": "while another thread calls",
     "stream": "in a CUDA stream of its own",
     "autocast": "under autocast to bfloat16",
+    "lower": "after a call on the same numbers in 16 bits",
     "low_default": "with bfloat16 as the default dtype",
 }
 
