@@ -27,6 +27,7 @@ HISTORIES = (
     "stream",
     "autocast",
     "low_default",
+    "lower",
 )
 BETWEEN = 16  # bytes of an element that whoever answers may need besides x and y: four arrays of float32
 OUT_OF_MEMORY = ("MemoryError", "OutOfMemoryError")  # how a refusal for want of memory begins

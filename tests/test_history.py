@@ -81,7 +81,8 @@ def test_what_a_numpy_subject_sees_of_each_history():
     def seen(history):
         recorded = Recorded()
         assert_right(ask(recorded.subject(), given, history=history), given)
-        assert all(np.array_equal(w, weight) for kind, _, w in recorded.calls if history != "overwritten")
+        unlike = history in ("overwritten", "lower")  # other numbers in place, the same in 16 bits
+        assert unlike or all(np.array_equal(w, weight) for kind, _, w in recorded.calls)
         return [(kind, np.array_equal(had, x)) for kind, had, _ in recorded.calls], recorded.memory
 
     assert seen("")[0] == [("forward", True), ("backward", True)]
@@ -89,6 +90,7 @@ def test_what_a_numpy_subject_sees_of_each_history():
         ("forward", True), ("forward", False), ("backward", True), ("backward", True),
     ]  # fmt: skip
     assert seen("repeated")[0] == [("forward", True), ("backward", True), ("backward", True)]
+    assert seen("lower")[0] == [("forward", False), ("forward", True), ("backward", True)]
     calls, (first, second) = seen("overwritten")
     assert calls == [("forward", False), ("forward", True), ("backward", True)]
     assert first == second  # the same memory

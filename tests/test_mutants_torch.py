@@ -43,6 +43,7 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "second-backward-accumulates": plain.backward_again,
     "kept-as-attributes": plain.changed_in_between,
     "shared-scratch": plain.in_two_threads,
+    "reciprocal-by-size": plain.after_16_bits,
     "wrong-at-times": plain.of_31_calls,
     "second-derivative-off": transform.second_tangent,
     "third-derivative-off": transform.third_order,

@@ -188,6 +188,13 @@ def of_31_calls(f: Any) -> Any:
     return [f(*inputs(grad=False)[:1], SHAPE, None, None, 1e-5) for _ in range(31)][-1]
 
 
+def after_16_bits(f: Any) -> Any:
+    """Y after a call on the same numbers in bfloat16."""
+    x = normal(4, 6, grad=False)
+    f(x.bfloat16(), SHAPE, None, None, 1e-5)
+    return f(x, SHAPE, None, None, 1e-5)
+
+
 def later_start(f: Any) -> Any:
     """Y and dx of slices that start at element 2."""
     x, dy = normal(30, grad=False)[2:26].view(4, 6).requires_grad_(), normal(30, seed=3, grad=False)[2:26].view(4, 6)
