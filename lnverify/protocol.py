@@ -28,6 +28,7 @@ HISTORIES = (
     "autocast",
     "low_default",
     "lower",
+    "deterministic",
 )
 BETWEEN = 16  # bytes of an element that whoever answers may need besides x and y: four arrays of float32
 OUT_OF_MEMORY = ("MemoryError", "OutOfMemoryError")  # how a refusal for want of memory begins
@@ -56,6 +57,7 @@ class Request:
     other numbers at the same time. 'stream': on a CUDA stream of its own, behind work that still writes the arguments.
     'lower': after a call on the same numbers in 16 bits.
     'autocast': under torch.autocast to bfloat16. 'low_default': with bfloat16 as the default dtype.
+    'deterministic': under torch.use_deterministic_algorithms, the backward too.
     repeat: rows, where it is not 0: x is a few rows that are repeated to so many by whoever answers; y is then that of
     the first ones, `odd` holds the rows of y (at most 64) that differ in bits from theirs, `odd_rows` their numbers.
     module_action (modules only): '' sets the parameters of a new module from the arrays; 'state_dict',

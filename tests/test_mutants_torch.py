@@ -57,12 +57,14 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "double-backward-weight-lost": lambda f: transform.second_order(f, "x"),
     "jvp-wants-x": transform.weight_tangent,
     "one-gradient-buffer": plain.gradient_read_later,
+    "eps-lost-where-deterministic": plain.with_deterministic_algorithms,
     "sums-by-products": plain.under_autocast,
     "subnormals-flushed-for-all": plain.subnormal_afterwards,
     "tangent-lost-in-backward": transform.weight_and_gradient,
     "vmap-samples-as-rows": transform.per_sample,
     "vmap-parameters-alone": transform.weights_alone,
     "vmap-other-dimension": transform.batch_last,
+    "vmap-result-elsewhere": transform.batch_last,
     "start-rounded-down": plain.later_start,
     "dy-start-rounded-down": plain.later_start,
     "bias-for-one-element": plain.bias_afterwards,
@@ -89,7 +91,7 @@ CLASSES: dict[str, Callable[[Any], Any]] = {
 COMPOSED = (
     "jvp-without-mean", "jvp-without-parameters", "jvp-wants-x", "second-derivative-off", "third-derivative-off",
     "tangent-lost-in-backward", "vmap-first-parameters", "vmap-parameters-alone", "vmap-other-dimension",
-    "vmap-samples-as-rows",
+    "vmap-result-elsewhere", "vmap-samples-as-rows",
 )  # fmt: skip
 
 

@@ -195,6 +195,15 @@ def after_16_bits(f: Any) -> Any:
     return f(x, SHAPE, None, None, 1e-5)
 
 
+def with_deterministic_algorithms(f: Any) -> Any:
+    """Y for an eps of its own, under deterministic algorithms."""
+    torch.use_deterministic_algorithms(True)
+    try:
+        return f(normal(4, 6, grad=False), SHAPE, None, None, 0.5)
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
 def later_start(f: Any) -> Any:
     """Y and dx of slices that start at element 2."""
     x, dy = normal(30, grad=False)[2:26].view(4, 6).requires_grad_(), normal(30, seed=3, grad=False)[2:26].view(4, 6)

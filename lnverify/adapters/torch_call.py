@@ -7,7 +7,7 @@ that is None is absent; whatever the subject raises is a refusal with the phase 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -211,7 +211,7 @@ class _Run:
             with torch.no_grad():
                 y.mul_(-0.5).add_(3.0)
         again = self.request.history == "repeated"
-        with torch.enable_grad(), overwritten(leaves) if self.request.history == "changed" else nullcontext():
+        with torch.enable_grad(), self.around_backward(leaves):
             if again:
                 torch.autograd.grad(y, inputs, dy, allow_unused=True, retain_graph=True)
             grads = torch.autograd.grad(y, inputs, dy, allow_unused=True, create_graph=request.create_graph or second)
@@ -222,6 +222,13 @@ class _Run:
                 self.give(f"d{name}", self.as_asked(grad, name, leaves))
         if second:
             self.twice(dict(zip(names, grads, strict=True)), {**{n: leaves[n] for n in names}, "dy": dy})
+
+    def around_backward(self, leaves: Tensors) -> AbstractContextManager[None]:
+        """What the history says of the backward."""
+        if self.request.history == "changed":
+            return overwritten(leaves)
+        deterministic = self.request.history == "deterministic"
+        return surrounded("deterministic", self.request.device) if deterministic else nullcontext()
 
     def later_backward(self, leaves: Tensors, call: Callable[[Tensors], Any], names: list[str], dy: Any) -> None:
         """A forward and a backward on other numbers."""

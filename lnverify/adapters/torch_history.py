@@ -78,10 +78,27 @@ def on_a_stream(leaves: Tensors, call: Callable[[Tensors], Any]) -> Any:
 
 
 @contextlib.contextmanager
-def surrounded(history: str, device: str) -> Iterator[None]:
-    """What is switched on around a call: 'autocast', 'low_default', or nothing."""
+def _deterministic() -> Iterator[None]:
+    """Deterministic algorithms while it lasts; what has none raises."""
     import torch
 
+    before, warns = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before, warn_only=warns)
+
+
+@contextlib.contextmanager
+def surrounded(history: str, device: str) -> Iterator[None]:
+    """What is switched on around a call: 'autocast', 'low_default', 'deterministic', or nothing."""
+    import torch
+
+    if history == "deterministic":
+        with _deterministic():
+            yield
+        return
     if history == "autocast":
         with torch.autocast(device.partition(":")[0], torch.bfloat16):
             yield

@@ -2,17 +2,19 @@
 derivative, vmap, and gradients through returned statistics.
 
 Every transform is one wanted output of a request ('vmap': y and the first gradients, as they are without it;
-'vmap_parameters': y of the first row of x under a batch of parameters, for every row).
+'vmap_last': the same with the batch of x in its last dimension; 'vmap_parameters': y of the first row of x under a
+batch of parameters, for every row).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from lnverify.adapters.calling import split
 
-TRANSFORMS = ("tty", "rty", "fdx", "d3x", "vmap", "vmap_parameters", "vmap_samples", "statistics_dx")
+TRANSFORMS = ("tty", "rty", "fdx", "d3x", "vmap", "vmap_last", "vmap_parameters", "vmap_samples", "statistics_dx")
 Tensors = Mapping[str, Any]
 Call = Callable[[Tensors], Any]
 
@@ -25,11 +27,12 @@ def transformed(run: Any, name: str, leaves: Tensors, call: Call) -> None:
         "fdx": "jvp of dx",
         "d3x": "third derivative",
     }.get(name, name)
-    run_transform = {
+    transforms: dict[str, Callable[[Any, Tensors, Call], None]] = {
         "tty": _nested, "rty": _of_jvp, "fdx": _of_vjp, "d3x": _third, "vmap": _vmap,
-        "vmap_parameters": _vmap_parameters, "vmap_samples": _vmap_samples, "statistics_dx": _of_statistics,
-    }[name]  # fmt: skip
-    run_transform(run, leaves, call)
+        "vmap_last": partial(_vmap, last=True), "vmap_parameters": _vmap_parameters, "vmap_samples": _vmap_samples,
+        "statistics_dx": _of_statistics,
+    }  # fmt: skip
+    transforms[name](run, leaves, call)
 
 
 def _of_x(run: Any, leaves: Tensors, call: Call) -> tuple[Callable[[Any], Any], Any]:
@@ -144,7 +147,7 @@ def _vmap_samples(run: Any, leaves: Tensors, call: Call) -> None:
             run.give(f"d{name}", grad if name == "x" else grad.sum(0))
 
 
-def _vmap(run: Any, leaves: Tensors, call: Call) -> None:
+def _vmap(run: Any, leaves: Tensors, call: Call, last: bool = False) -> None:
     """y and the first gradients by vmap over the first dimension of x, with parameters of its own for each sample.
 
     Sample r gets weight and bias times 2^(r mod 4), dy over it: a power of two is exact, so that what comes back is
@@ -167,22 +170,20 @@ def _vmap(run: Any, leaves: Tensors, call: Call) -> None:
     def column(t: Any) -> Any:
         return scale.to(t.dtype).reshape(-1, *[1] * (t.dim() - 1))
 
-    first = (x, *batched.values()), (0, *(0 for _ in batched))
-    # With the batch of x in its last dimension: a rule may know the first one only.
-    last = (x.movedim(0, -1), *batched.values()), (x.dim() - 1, *(0 for _ in batched))
-    for_y, for_gradients = (first, last) if x.shape[0] % 2 else (last, first)
-    y = torch.func.vmap(one, in_dims=for_y[1])(*for_y[0])
-    run.give("y", y / column(y))
+    given = (x.movedim(0, -1) if last else x, *batched.values())
+    places = (x.dim() - 1 if last else 0, *(0 for _ in batched))
+    y = torch.func.vmap(one, in_dims=places)(*given)
+    run.give("y", y / column(y) if y.shape == x.shape else y)
     wanted = [name for name in names if f"d{name}" in run.request.wanted]
-    if not wanted:
+    if not wanted or y.shape != x.shape:
         return
 
     def pulled(dy: Any, *values: Any) -> Any:
         return torch.func.vjp(one, *values)[1](dy)
 
     dy = run.fresh("dy")
-    grads = torch.func.vmap(pulled, in_dims=(0, *for_gradients[1]))(dy / column(dy), *for_gradients[0])
+    grads = torch.func.vmap(pulled, in_dims=(0, *places))(dy / column(dy), *given)
     for name, grad in zip(names, grads, strict=True):
         if name in wanted:
-            given = grad if name == "x" else (grad * column(grad)).sum(0)
-            run.give(f"d{name}", given.to(leaves[name].dtype))
+            found = grad if name == "x" else (grad * column(grad)).sum(0)
+            run.give(f"d{name}", found.to(leaves[name].dtype))

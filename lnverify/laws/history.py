@@ -222,14 +222,18 @@ def surroundings(ev: Evaluation) -> Outcome:
     """y is as accurate under torch.autocast, and with bfloat16 as the default dtype, as without: by the bounds of the
     dtype of x.
 
-    A warning: autocast is free to lower what it lowers, a product with a matrix of ones, say.
+    Asked of the case, and of three rows of 771: a count that bfloat16 rounds. A warning: autocast is free to lower what
+    it lowers, a product with a matrix of ones, say.
     """
     if ev.subject.framework != "torch" or not _right(ev):
         return INAPPLICABLE
     arrays = {k: v for k, v in ev.case.arrays.items() if k in ("x", "weight", "bias")}
-    case = replace(ev.case, arrays=arrays, layouts={}, requires_grad=(), recipe=None)
+    cases = [replace(ev.case, arrays=arrays, layouts={}, recipe=None)]
+    if _right(ev.again(_plain(ev.case, 771))):
+        cases.append(_plain(ev.case, 771))
     return first_bad(
-        _judge(ev, replace(case, history=history), what, f"y is less accurate {cause}", ["y"])
+        _judge(ev, replace(case, history=history, requires_grad=()), what, f"y is less accurate {cause}", ["y"])
+        for case in cases
         for history, what, cause in (
             ("autocast", "Under autocast to bfloat16", "under autocast"),
             ("low_default", "With bfloat16 as the default dtype", "with another default dtype"),
@@ -257,6 +261,20 @@ def dtypes_in_turn(ev: Evaluation) -> Outcome:
     if refusal is None:
         return _judge(ev, fresh, what, cause, _outputs(fresh))
     return Outcome("crashed", np.inf, "y", (), f"{what} it is refused: {refusal}", cause, case=fresh)
+
+
+@law("LN719", name="deterministic-algorithms", severity="error", limit=8, max_elements=1 << 14,
+     source="torch.use_deterministic_algorithms: another algorithm, the same function")  # fmt: skip
+def deterministic_algorithms(ev: Evaluation) -> Outcome:
+    """Under torch.use_deterministic_algorithms y and the gradients keep their bounds, or the call is refused.
+
+    Catches a branch for determinism that computes something else.
+    """
+    if ev.subject.framework != "torch" or not _right(ev):
+        return INAPPLICABLE
+    case = replace(ev.case, layouts={}, history="deterministic", recipe=None)
+    cause = "deterministic algorithms give other results"
+    return _judge(ev, case, "With deterministic algorithms", cause, _outputs(case))
 
 
 def _plain(case: Case, n: int) -> Case:

@@ -105,27 +105,34 @@ def third_derivative(ev: Evaluation) -> Outcome:
      source="torch.func.vmap is a loop; pytorch/functorch#534")  # fmt: skip
 def vmap(ev: Evaluation) -> Outcome:
     """vmap over the rows gives what one call gives, in y and in every gradient, by the bounds of LN101 and LN201 to
-    LN203; each row has a weight and a bias of its own, powers of two times the given ones, which cancel exactly. With
-    a weight also vmap over the parameters alone, x being the same for all, and the gradients of each sample under
-    parameters that all share, whose sum is that of the batch."""
+    LN203, with the batch of x in its first dimension and in its last; each row has a weight and a bias of its own,
+    powers of two times the given ones, which cancel exactly. With a weight also vmap over the parameters alone, x
+    being the same for all, and the gradients of each sample under parameters that all share, whose sum is that of the
+    batch."""
     case = ev.case
     if case.rows < 2 or not case.n or case.layouts.get("dy") == "output" or _with(ev, ()) is None:
         return INAPPLICABLE
     start = ev.again(_by_rows(case))
     outputs = ["y", *start.case.gradients()]
-    if start.response.refusal is not None or any(start.settle(o)[1] == "violated" for o in outputs):
+    if not _right(start, outputs):
         return INAPPLICABLE
     outcome = _under_vmap(start, outputs, "vmap")
-    if outcome.bad or not case.has("weight"):
+    if outcome.bad:
         return outcome
+    square = ev.again(_by_rows(_square(case)))
+    ways = [_under_vmap(square, outputs, "vmap_last")] if _right(square, outputs) else []
+    if not case.has("weight"):
+        return first_bad((outcome, *ways))
     return first_bad((
+        *ways,
         _under_vmap(ev.again(_equal_rows(start.case)), ["y"], "vmap_parameters"),
         _under_vmap(start, start.case.gradients(), "vmap_samples"),
     ))  # fmt: skip
 
 
 WAYS = {
-    "vmap": "Under vmap", "vmap_parameters": "Under vmap over the parameters alone",
+    "vmap": "Under vmap", "vmap_last": "Under vmap with the batch of x in its last dimension",
+    "vmap_parameters": "Under vmap over the parameters alone",
     "vmap_samples": "Under vmap with parameters that all samples share",
 }  # fmt: skip
 
@@ -148,6 +155,25 @@ def _under_vmap(start: Evaluation, outputs: Sequence[str], name: str) -> Outcome
         if judgement.state == "holds":
             outcome = Outcome("holds", judgement.ratio, output)
     return outcome
+
+
+def _right(ev: Evaluation, outputs: Sequence[str]) -> bool:
+    """Whether one call gives what vmap is to give."""
+    return ev.response.refusal is None and all(ev.settle(output)[1] != "violated" for output in outputs)
+
+
+def _square(case: Case) -> Case:
+    """As many rows as the last dimension is long, the given ones in turn: a batch in the wrong dimension fits then,
+    and shows in the numbers."""
+    rows = case.normalized_shape[-1]
+    if not 2 <= rows <= 64:
+        return case
+    turns = np.arange(rows) % case.rows
+    arrays = {
+        k: FloatArray(v.dtype, v.bits.reshape(case.rows, *case.normalized_shape)[turns]) if k in ("x", "dy") else v
+        for k, v in case.arrays.items()
+    }
+    return replace(case, arrays=arrays, recipe=None)
 
 
 def _equal_rows(case: Case) -> Case:

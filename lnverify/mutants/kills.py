@@ -77,6 +77,7 @@ KILLS: dict[str, tuple[str, str]] = {
     "LN717": ("sums-by-products", "float32"),
     "LN716": ("kept-on-first-device", "float32"),
     "LN718": ("reciprocal-by-size", "float32"),
+    "LN719": ("eps-lost-where-deterministic", "float32"),
     "LN801": ("rms-eps-outside", "float32"),
     "LN802": ("rms-weight-outside-sums", "float32"),
     "LN803": ("cell-first-statistics", "float32"),

@@ -232,6 +232,15 @@ def by_products(x: Tensor, normalized_shape: Shape, weight: Tensor | None, bias:
     return affine(centred * torch.rsqrt(variance + eps), weight, bias).to(x.dtype)
 
 
+def branch_for_determinism(
+    x: Tensor, normalized_shape: Shape, weight: Tensor | None, bias: Tensor | None, eps: float
+) -> Tensor:
+    """Where deterministic algorithms are asked for, eps is the usual one."""
+    if torch.are_deterministic_algorithms_enabled():
+        eps = 1e-5
+    return textbook(x, normalized_shape, weight, bias, eps)
+
+
 def one_gradient_buffer() -> Function:
     """dweight is one buffer for each shape: the next backward writes over the last result."""
     buffers: dict[Any, Tensor] = {}
@@ -295,6 +304,8 @@ MEMORY = [
        ("LN703",)),
     _m("sums-by-products", "Sums are products with ones: autocast computes them in bfloat16.", by_products, ("y",),
        ("LN717",), dtypes=("float32",)),
+    _m("eps-lost-where-deterministic", "The branch for deterministic algorithms does not get eps.",
+       branch_for_determinism, ("y",), ("LN719",)),
     _m("one-gradient-buffer", "Every dweight of a shape is the same tensor.", one_gradient_buffer, ("dweight",),
        ("LN710",), dtypes=("float64", "float32"), fresh=True),
     _m("reciprocal-by-size", "1/N is made once for each N, in the dtype of the first call.", reciprocal_by_size,

@@ -30,7 +30,7 @@ class _Batched(Composed):
     """A batching rule of its own; the extra argument says what it forgets.
 
     'parameters': that they have a batch. 'alone': that they may have one where x has none. 'dimension': that the batch
-    of x need not come first, whose memory is read as if it did.
+    of x need not come first, whose memory is read as if it did. 'result': that what it returns has the batch first.
     """
 
     @staticmethod
@@ -48,7 +48,7 @@ class _Batched(Composed):
             ), eps, lost)
             for i in range(_info.batch_size)
         ]  # fmt: skip
-        return torch.stack(ys), 0
+        return torch.stack(ys), (in_dims[0] or 0) if lost == "result" else 0
 
 
 class _NoTangent(torch.autograd.Function):
@@ -167,4 +167,6 @@ TRANSFORMS = [
        applied(_Batched, "alone"), ("LN216",), ("pytorch/functorch#534",)),
     _m("vmap-other-dimension", "The batch is taken to come first.", applied(_Batched, "dimension"), ("LN216",),
        ("pytorch/functorch#534",)),
+    _m("vmap-result-elsewhere", "The batch of y is said to be where that of x is; it comes first.",
+       applied(_Batched, "result"), ("LN216",), ("pytorch/functorch#534",)),
 ]  # fmt: skip

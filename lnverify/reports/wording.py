@@ -232,6 +232,7 @@ HISTORY = {
     "stream": "in a CUDA stream of its own",
     "autocast": "under autocast to bfloat16",
     "lower": "after a call on the same numbers in 16 bits",
+    "deterministic": "with deterministic algorithms",
     "low_default": "with bfloat16 as the default dtype",
 }
 
