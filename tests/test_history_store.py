@@ -1,0 +1,227 @@
+"""The history's file: what is kept, what is kept once, and what survives crashes and company."""
+
+from __future__ import annotations
+
+import signal
+import sqlite3
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lnverify.errors import UsageError
+from lnverify.history import store
+from lnverify.history.machine import facts, fingerprint, in_words
+from lnverify.history.reading import read
+from lnverify.history.sample import Commit, Key, Sample
+from lnverify.history.store import Added
+from tests import report_samples
+from tests.history_samples import ENVIRONMENT, KEY, bench, commit, reading, written
+
+
+def values(path: Path) -> dict[str, list[float | None]]:
+    """The values by name of the series."""
+    return {entry.key.name: [point.value for point in entry.points] for entry in store.load(path)}
+
+
+def test_adding_twice_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "h.sqlite"
+    assert store.add(path, commit(1), [reading(1.0, 2.0)]) == Added(new=2)
+    before = path.read_bytes()
+    assert store.add(path, commit(1), [reading(1.0, 2.0)]) == Added(same=2)
+    assert path.read_bytes() == before
+    assert values(path) == {"b0": [1.0], "b1": [2.0]}
+
+
+def test_other_numbers_of_a_commit_are_taken_when_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "h.sqlite"
+    store.add(path, commit(1), [reading(1.0, 2.0)])
+    assert store.add(path, commit(1), [reading(1.5, 2.0, 3.0)]) == Added(new=1, same=1, kept=1)
+    assert values(path)["b0"] == [1.0]
+    assert store.add(path, commit(1), [reading(1.5)], replace=True) == Added(new=1)
+    assert values(path)["b0"] == [1.5]
+
+
+def test_commits_are_in_the_order_of_their_times(tmp_path: Path) -> None:
+    path = tmp_path / "h.sqlite"
+    for number in (3, 1, 2):
+        store.add(path, commit(number), [reading(float(number))])
+    (series,) = store.load(path)
+    assert [point.commit for point in series.points] == [commit(1), commit(2), commit(3)]
+    assert [point.value for point in series.points] == [1.0, 2.0, 3.0]
+
+
+def test_a_title_may_come_later(tmp_path: Path) -> None:
+    path = tmp_path / "h.sqlite"
+    store.add(path, Commit("a" * 40, 5), [reading(1.0)])
+    store.add(path, Commit("a" * 40, 5, "Halve the time"), [reading(1.0)])
+    assert store.load(path)[0].points[0].commit.title == "Halve the time"
+
+
+def test_what_is_kept_comes_back(tmp_path: Path) -> None:
+    path = tmp_path / "h.sqlite"
+    timed = Sample(KEY, 1.25, 1.0, 1.5)
+    verdict = Sample(replace(KEY, metric="verdict"), verdict="holds")
+    kept = replace(reading(), samples=(timed, verdict))
+    store.add(path, commit(1), [kept])
+    (first, second) = store.load(path)
+    assert (first.key, second.key) == (KEY, verdict.key)
+    point = first.points[0]
+    assert (point.value, point.low, point.high, point.verdict) == (1.25, 1.0, 1.5, "")
+    assert (second.points[0].value, second.points[0].verdict) == (None, "holds")
+    assert store.machines(path) == {KEY.machine: {"processor": "Model 1"}}
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from lnverify.history import store
+from tests.history_samples import commit, reading
+
+for number in range(int(sys.argv[2]), int(sys.argv[3])):
+    store.add(Path(sys.argv[1]), commit(number % 20), [reading(*[float(number % 20)] * 40)])
+"""
+
+
+def test_writers_at_the_same_time_lose_nothing(tmp_path: Path) -> None:
+    """Four processes, two for each commit, all making the file; of each sample one stays."""
+    path = tmp_path / "h.sqlite"
+    running = [
+        subprocess.Popen([sys.executable, "-c", WRITER, str(path), str(start), str(start + 10)], stderr=subprocess.PIPE)
+        for start in (0, 10, 20, 30)
+    ]
+    for process in running:
+        _, said = process.communicate(timeout=120)
+        assert process.returncode == 0, said.decode()
+    assert values(path) == {f"b{n}": [float(number) for number in range(20)] for n in range(40)}
+    with sqlite3.connect(path) as base:
+        assert base.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    base.close()
+
+
+DYING = """
+import os, signal, sys
+from pathlib import Path
+from lnverify.history import store
+from tests.history_samples import commit, reading
+
+def samples():
+    for number in range(20_000):  # more than SQLite keeps in memory: pages of the file are written already
+        if number == 19_999:
+            os.kill(os.getpid(), signal.SIGKILL)
+        yield reading(*[float(number)], key=reading(0.0).samples[0].key.__class__("s", "n", "time", str(number), "m"))
+
+store.add(Path(sys.argv[1]), commit(2), samples())
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no SIGKILL there")
+def test_a_writer_that_is_killed_leaves_what_was_there(tmp_path: Path) -> None:
+    path = tmp_path / "h.sqlite"
+    store.add(path, commit(1), [reading(1.0, 2.0)])
+    done = subprocess.run([sys.executable, "-c", DYING, str(path)], capture_output=True, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr.decode()
+    assert (tmp_path / "h.sqlite-journal").exists(), "it died before it wrote anything"
+    assert values(path) == {"b0": [1.0], "b1": [2.0]}
+    assert store.add(path, commit(2), [reading(1.5)]) == Added(new=1)
+    assert values(path)["b0"] == [1.0, 1.5]
+
+
+def test_what_is_no_history_is_left_alone(tmp_path: Path) -> None:
+    text = tmp_path / "notes.txt"
+    text.write_text("not a data base, and longer than the header of one " * 10)
+    other = tmp_path / "other.sqlite"
+    with sqlite3.connect(other) as base:
+        base.execute("CREATE TABLE mine (a)")
+    base.close()
+    newer = tmp_path / "newer.sqlite"
+    store.add(newer, commit(1), [reading(1.0)])
+    with sqlite3.connect(newer) as base:
+        base.execute("PRAGMA user_version = 2")
+    base.close()
+    for path in (text, other, newer):
+        before = path.read_bytes()
+        with pytest.raises(UsageError, match="is no history that this version of lnverify reads: give another --db"):
+            store.add(path, commit(1), [reading(1.0)])
+        with pytest.raises(UsageError, match="is no history that this version of lnverify reads"):
+            store.load(path)
+        assert path.read_bytes() == before
+    with pytest.raises(
+        UsageError, match=r"there is no history '.*none': `lnverify history add REPORT.json` begins one"
+    ):
+        store.load(tmp_path / "none")
+    with pytest.raises(UsageError, match="cannot be opened or written: unable to open database file"):
+        store.add(tmp_path / "no" / "folder", commit(1), [reading(1.0)])
+
+
+def test_a_bench_file_gives_the_ratio_and_its_interval(tmp_path: Path) -> None:
+    (found,) = read(written(tmp_path / "b.json", bench(1.25, width=0.1)))
+    described = facts(ENVIRONMENT)
+    name = "forward 32x768 [float32, cpu]"
+    key = Key("./kernels.py:ln", name, "time", "against torch", fingerprint(described))
+    assert found.described == described
+    assert found.samples == (Sample(key, 1.25, 1.25 * 0.9, 1.25 * 1.1),)
+
+
+def test_a_report_gives_verdicts_and_ratios(tmp_path: Path) -> None:
+    results = [
+        report_samples.result("LN101", "forward-accuracy", worst_ratio=0.4),
+        report_samples.result("LN102", "broken", "float16", "violated", worst_ratio=float("inf")),
+        report_samples.result("LN401", "mean", verdict="inapplicable", worst_ratio=0.0),
+    ]
+    report = report_samples.report(results)
+    report.coverage["pair_ratio"] = {"float32": {"y": 0.5, "dx": 0.0}}
+    (found,) = read(written(tmp_path / "r.json", report.to_json()))
+    shown = {(s.key.name, s.key.metric): s.verdict or s.value for s in found.samples}
+    assert shown == {
+        ("LN101 forward-accuracy [float32, cpu]", "verdict"): "holds",
+        ("LN101 forward-accuracy [float32, cpu]", "error"): 0.4,
+        ("LN102 broken [float16, cpu]", "verdict"): "violated",
+        ("LN401 mean [float32, cpu]", "verdict"): "inapplicable",
+        ("y [float32]", "pair"): 0.5,
+    }
+    assert {s.key.setting for s in found.samples} == {"quick, seed 0, lnverify 0.1.0, hypothesis "}
+    both = written(tmp_path / "two.json", [report.to_json(), report.to_json()])
+    assert len(read(both)) == 2
+
+
+@pytest.mark.parametrize(
+    ("data", "sentence"),
+    [
+        ({"schema": "other/1"}, "the schema of '.*f.json' is 'other/1': 'lnverify-report/1' or 'lnverify-bench/1' is"),
+        ([1], "the schema of '.*f.json' is 'int'"),
+        (bench(1.0, rows=[{"benchmark": "forward"}]), "'.*f.json' is damaged: KeyError at 'shape'"),
+        (bench(1.0, rows=3), "is damaged: TypeError"),
+        (bench(-1.0), "the ratio of forward 32x768 .* is not 0 < low <= ratio <= high"),
+        (bench(1.0, width=-0.1), "is not 0 < low <= ratio <= high"),
+        (report_samples.report(stopped="time limit").to_json(), r"'.*f.json' ended early \(time limit\): add one of a"),
+    ],
+)
+def test_a_file_that_cannot_be_kept_is_one_sentence(tmp_path: Path, data: object, sentence: str) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        read(written(tmp_path / "f.json", data))
+
+
+def test_files_that_are_none(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"cannot read '.*': No such file"):
+        read(tmp_path / "none")
+    (tmp_path / "text").write_text("text")
+    with pytest.raises(UsageError, match="is no report of lnverify: it is not JSON"):
+        read(tmp_path / "text")
+
+
+def test_a_machine_is_what_computes_and_not_what_happens_on_it() -> None:
+    same = {
+        **ENVIRONMENT, "python": "3.11.9", "load": 3.5, "hostname": "b", "kernel": "6.2", "mhz": 3012.5,
+        "versions": {"numpy": "2.4.6", "torch": "2.13.0", "hypothesis": "6.999"},
+    }  # fmt: skip
+    print_of = {name: fingerprint(facts(ENVIRONMENT | change)) for name, change in (
+        ("itself", {}), ("processor", {"processor": "Model 2"}), ("threads", {"threads": 2}),
+        ("torch", {"versions": {"torch": "2.14.0"}}), ("python", {"python": "3.12.1"}),
+        ("malloc", {"malloc": {"MALLOC_TRIM_THRESHOLD_": "1"}}),
+    )}  # fmt: skip
+    assert len(set(print_of.values())) == len(print_of)
+    assert fingerprint(facts(same)) == print_of["itself"]
+    assert in_words(facts(ENVIRONMENT)) == "Model 1, 2 cores, Linux x86_64, python 3.11, numpy 2.4.6, torch 2.13.0"
