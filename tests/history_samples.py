@@ -11,10 +11,12 @@ import numpy as np
 from lnverify.history.reading import Reading
 from lnverify.history.sample import Commit, Key, Point, Sample, Series
 
-ENVIRONMENT = {
-    "processor": "Model 1", "cores": 2, "python": "3.11.7", "platform": "Linux x86_64",
-    "versions": {"torch": "2.13.0", "numpy": "2.4.6", "hypothesis": "6.170.17"},
+MACHINE = {
+    "processor": "Model 1", "cores": 2, "python": "3.11.7", "platform": "Linux x86_64", "threads": 1,
+    "accelerator": "", "malloc": {"MALLOC_TRIM_THRESHOLD_": "", "MALLOC_MMAP_MAX_": "0"},
+    "versions": {"torch": "2.13.0", "numpy": "2.4.6"}, "fingerprint": "0123456789ab",
 }  # fmt: skip
+SETTING = "against torch, 1 threads, cpu clock, MALLOC_MMAP_MAX_=0, python 3.11, numpy 2.4.6, torch 2.13.0"
 KEY = Key("./kernels.py:ln", "forward 32x768 [float32, cpu]", "time", "against torch", "a" * 12)
 
 
@@ -28,12 +30,16 @@ def number_of(commit: Commit) -> int:
     return int(commit.short, 16)
 
 
-def bench(ratio: float, *, width: float = 0.01, **given: Any) -> dict[str, Any]:
-    """A bench file of one row."""
-    row = {"benchmark": "forward", "dtype": "float32", "shape": [32, 768], "ratio": ratio}
-    row |= {"low": ratio * (1 - width), "high": ratio * (1 + width)}
-    facts = {"schema": "lnverify-bench/1", "subject": "./kernels.py:ln", "against": "torch"}
-    return {**facts, "environment": ENVIRONMENT, "rows": [row], **given}
+def bench(ratio: float, /, *, width: float = 0.01, machine: dict[str, Any] = MACHINE, **given: Any) -> dict[str, Any]:
+    """A bench file of one path, as `lnverify bench --json` writes it; given: other values of the path."""
+    interval = {"median": ratio, "low": ratio * (1 - width), "high": ratio * (1 + width), "pairs": 80, "processes": 2}
+    path = {
+        "name": "32x768 float32 forward", "shape": [32, 768], "dtype": "float32", "what": "forward", "device": "cpu",
+        "bytes": 196608, "seconds": 1.1e-5, "baseline_seconds": 1.0e-5, "clock": "cpu", "ratio": interval,
+        "of_copy": 0.3, "of_clone": 0.3, "above_limit": False, "why": "", **given,
+    }  # fmt: skip
+    targets = [{"target": "./kernels.py:ln", "paths": [path]}]
+    return {"schema": "lnverify-bench/1", "machine": machine, "against": "torch", "targets": targets}
 
 
 def written(path: Path, data: Any) -> Path:

@@ -59,7 +59,7 @@ def test_add_keeps_a_report_under_the_commit_of_the_tree(repository: Path) -> No
     shown = history("show").stdout
     assert "1 series over 1 commit; 1 never changed (--all shows them)" in shown
     shown = " ".join(history("show", "--all").stdout.split())
-    assert "Model 1, 2 cores, Linux x86_64, python 3.11, numpy 2.4.6, torch 2.13.0" in shown
+    assert "Model 1, 2 cores, Linux x86_64" in shown
 
 
 def test_add_refuses_code_that_is_in_no_commit(repository: Path) -> None:

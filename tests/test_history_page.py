@@ -58,6 +58,7 @@ def test_accuracy_stands_beside_speed_and_what_never_changed_is_a_line() -> None
     assert float32.index("class='speed'") < float32.index("forward 32x768") < float32.index("class='accuracy'")
     assert float32.index("class='accuracy'") < float32.index("y [float32]")
     bfloat16, still = text[text.index("<h3>bfloat16</h3>") :].split("<details>")
+    assert "<li>against torch</li>\n<li>quick</li>" in text[: text.index("<h3>float32</h3>")]
     assert "nothing on speed yet" in bfloat16
     assert bfloat16.count('<rect class="holds"') == bfloat16.count('<rect class="violated"') == 30
     assert "1 that never changed" in still
@@ -104,6 +105,7 @@ def test_settings_are_lines_of_their_own() -> None:
     later = Series(second.key, tuple(replace(p, commit=commit(n + 3)) for n, p in enumerate(second.points)))
     drawn = ET.fromstring(chart([first, later], COMMITS, []))
     assert [len(line.get("points", "").split()) for line in drawn.iter("polyline")] == [3, 3]
+    assert "(2 settings, a line each)" in page([first, later])
 
 
 def test_a_wide_interval_does_not_flatten_the_line() -> None:
@@ -176,6 +178,6 @@ def test_a_browser_shows_all_of_it_at_any_width(browser: Any, tmp_path: Path, wi
     )
     assert size >= 8.5
     assert view.locator("details table").is_hidden()
-    view.locator("summary").click()
+    view.locator("summary").last.click()
     assert view.locator("details table").is_visible()
     view.close()

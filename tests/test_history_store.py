@@ -18,7 +18,7 @@ from lnverify.history.reading import read
 from lnverify.history.sample import Commit, Key, Sample
 from lnverify.history.store import Added
 from tests import report_samples
-from tests.history_samples import ENVIRONMENT, KEY, bench, commit, reading, written
+from tests.history_samples import KEY, MACHINE, SETTING, bench, commit, reading, written
 
 
 def values(path: Path) -> dict[str, list[float | None]]:
@@ -158,11 +158,25 @@ def test_what_is_no_history_is_left_alone(tmp_path: Path) -> None:
 
 def test_a_bench_file_gives_the_ratio_and_its_interval(tmp_path: Path) -> None:
     (found,) = read(written(tmp_path / "b.json", bench(1.25, width=0.1)))
-    described = facts(ENVIRONMENT)
-    name = "forward 32x768 [float32, cpu]"
-    key = Key("./kernels.py:ln", name, "time", "against torch", fingerprint(described))
+    described = {"processor": "Model 1", "cores": 2, "platform": "Linux x86_64"}
+    key = Key("./kernels.py:ln", "forward 32x768 [float32, cpu]", "time", SETTING, fingerprint(described))
     assert found.described == described
     assert found.samples == (Sample(key, 1.25, 1.25 * 0.9, 1.25 * 1.1),)
+    # Too few pairs have no bound; what was not timed, or is wrong, has no ratio that counts.
+    few = bench(1.0, ratio={"median": 1.0, "low": None, "high": None}, what="both")
+    (sample,) = read(written(tmp_path / "b.json", few))[0].samples
+    assert (sample.key.name, sample.value, sample.low) == ("forward+backward 32x768 [float32, cpu]", 1.0, None)
+    for row in ({"ratio": None, "why": "refused"}, {"why": "y is wrong"}):
+        assert read(written(tmp_path / "b.json", bench(1.0, **row)))[0].samples == ()
+
+
+def test_speed_and_accuracy_of_a_machine_have_one_fingerprint(tmp_path: Path) -> None:
+    """So that they stand beside each other on the page, though one report says more of the machine than the other."""
+    environment = {**report_samples.report().environment, "processor": "Model 1"}
+    report = report_samples.report(environment=environment)
+    (timed,) = read(written(tmp_path / "b.json", bench(1.0)))
+    (checked,) = read(written(tmp_path / "r.json", report.to_json()))
+    assert timed.machine == checked.machine
 
 
 def test_a_report_gives_verdicts_and_ratios(tmp_path: Path) -> None:
@@ -182,7 +196,9 @@ def test_a_report_gives_verdicts_and_ratios(tmp_path: Path) -> None:
         ("LN401 mean [float32, cpu]", "verdict"): "inapplicable",
         ("y [float32]", "pair"): 0.5,
     }
-    assert {s.key.setting for s in found.samples} == {"quick, seed 0, lnverify 0.1.0, hypothesis "}
+    assert {s.key.setting for s in found.samples} == {
+        "quick, seed 0, lnverify 0.1.0, python 3.11, numpy 2.4.6, torch 2.13.0"
+    }
     both = written(tmp_path / "two.json", [report.to_json(), report.to_json()])
     assert len(read(both)) == 2
 
@@ -192,10 +208,9 @@ def test_a_report_gives_verdicts_and_ratios(tmp_path: Path) -> None:
     [
         ({"schema": "other/1"}, "the schema of '.*f.json' is 'other/1': 'lnverify-report/1' or 'lnverify-bench/1' is"),
         ([1], "the schema of '.*f.json' is 'int'"),
-        (bench(1.0, rows=[{"benchmark": "forward"}]), "'.*f.json' is damaged: KeyError at 'shape'"),
-        (bench(1.0, rows=3), "is damaged: TypeError"),
-        (bench(-1.0), "the ratio of forward 32x768 .* is not 0 < low <= ratio <= high"),
-        (bench(1.0, width=-0.1), "is not 0 < low <= ratio <= high"),
+        (bench(1.0) | {"targets": 3}, "'.*f.json' is damaged: TypeError"),
+        (bench(1.0, ratio={}), "is damaged: KeyError at 'median'"),
+        (bench(-1.0), "is damaged: ValueError at the ratio of forward 32x768 .*, which is not a number above 0"),
         (report_samples.report(stopped="time limit").to_json(), r"'.*f.json' ended early \(time limit\): add one of a"),
     ],
 )
@@ -213,15 +228,20 @@ def test_files_that_are_none(tmp_path: Path) -> None:
 
 
 def test_a_machine_is_what_computes_and_not_what_happens_on_it() -> None:
-    same = {
-        **ENVIRONMENT, "python": "3.11.9", "load": 3.5, "hostname": "b", "kernel": "6.2", "mhz": 3012.5,
-        "versions": {"numpy": "2.4.6", "torch": "2.13.0", "hypothesis": "6.999"},
-    }  # fmt: skip
-    print_of = {name: fingerprint(facts(ENVIRONMENT | change)) for name, change in (
-        ("itself", {}), ("processor", {"processor": "Model 2"}), ("threads", {"threads": 2}),
-        ("torch", {"versions": {"torch": "2.14.0"}}), ("python", {"python": "3.12.1"}),
-        ("malloc", {"malloc": {"MALLOC_TRIM_THRESHOLD_": "1"}}),
-    )}  # fmt: skip
-    assert len(set(print_of.values())) == len(print_of)
-    assert fingerprint(facts(same)) == print_of["itself"]
-    assert in_words(facts(ENVIRONMENT)) == "Model 1, 2 cores, Linux x86_64, python 3.11, numpy 2.4.6, torch 2.13.0"
+    same = {**MACHINE, "load": 3.5, "hostname": "b", "kernel": "6.2", "mhz": 3012.5, "threads": 2}
+    prints = [
+        fingerprint(facts(MACHINE | change)) for change in ({}, {"processor": "2"}, {"cores": 4}, {"accelerator": "H"})
+    ]
+    assert len(set(prints)) == 4
+    assert fingerprint(facts(same)) == prints[0]
+    assert in_words(facts(MACHINE | {"accelerator": "H"})) == "Model 1, 2 cores, Linux x86_64, H"
+
+
+def test_other_software_is_another_setting(tmp_path: Path) -> None:
+    changes = ({}, {"threads": 2}, {"versions": {"torch": "2.14.0"}}, {"python": "3.12.1"}, {"malloc": {}})
+    files = [bench(1.0, machine=MACHINE | change) for change in changes] + [bench(1.0, clock="wall")]
+    keys = {read(written(tmp_path / "b.json", data))[0].samples[0].key for data in files}
+    assert len(keys) == len(files)
+    assert len({key.machine for key in keys}) == 1
+    patched = read(written(tmp_path / "b.json", bench(1.0, machine=MACHINE | {"python": "3.11.9"})))
+    assert patched[0].samples[0].key in keys

@@ -113,8 +113,9 @@ def _axes(at: Frame, points: Sequence[Point]) -> list[str]:
 
 def _band(at: Frame, piece: Series) -> list[str]:
     """The intervals as an area."""
-    over = [f"{at.x(p):.1f},{at.y(p.high):.1f}" for p in piece.points if p.high is not None]
-    under = [f"{at.x(p):.1f},{at.y(p.low):.1f}" for p in piece.points if p.low is not None]
+    whole = [(at.x(p), p.low, p.high) for p in piece.points if p.low is not None and p.high is not None]
+    over = [f"{x:.1f},{at.y(high):.1f}" for x, _, high in whole]
+    under = [f"{x:.1f},{at.y(low):.1f}" for x, low, _ in whole]
     return [f'<polygon class="band" points="{" ".join([*over, *reversed(under)])}"/>'] if over else []
 
 

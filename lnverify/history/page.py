@@ -65,6 +65,10 @@ def page_text(series: Sequence[Series], found: Search, machines: Mapping[str, Ma
     for (subject, machine), entries in groups.items():
         parts.append(f"<section><h2>{escape(subject)}</h2>")
         parts.append(f'<p class="soft">machine {machine}: {escape(in_words(machines[machine]))}</p>')
+        settings = dict.fromkeys(entry.key.setting for entry in sorted(entries, key=_begins))
+        parts.append(f"<details><summary>{count(len(settings), 'setting')}</summary><ul class='soft'>")
+        parts += [f"<li>{escape(setting)}</li>" for setting in settings]
+        parts.append("</ul></details>")
         parts += _section(entries, found.changes)
         parts.append("</section>")
     parts.append(
@@ -79,6 +83,10 @@ def _by_time(series: Iterable[Series]) -> list[Commit]:
     """All commits, oldest first."""
     known = {point.commit.id: point.commit for entry in series for point in entry.points}
     return sorted(known.values(), key=lambda commit: commit.time)
+
+
+def _begins(series: Series) -> int:
+    return series.points[0].commit.time
 
 
 def _span(commits: Sequence[Commit]) -> str:
@@ -122,7 +130,7 @@ def _section(entries: Sequence[Series], changes: Sequence[Change]) -> list[str]:
     columns = {commit.id: place for place, commit in enumerate(_by_time(entries))}
     moved = {change.key for change in changes}
     pieces: dict[tuple[str, str], list[Series]] = {}
-    for entry in sorted(entries, key=lambda entry: entry.points[0].commit.time):
+    for entry in sorted(entries, key=_begins):
         pieces.setdefault((entry.key.name, entry.key.metric), []).append(entry)
     still: list[list[Series]] = []
     speed: dict[str, list[str]] = {}
@@ -163,14 +171,14 @@ def _figure(group: Sequence[Series], columns: dict[str, int], changes: Sequence[
         picture = "".join(strip(piece, columns) for piece in group)
     else:
         picture = chart(group, columns, own)
-    settings = "; then ".join(dict.fromkeys(piece.key.setting for piece in group))
+    several = f" <span class='soft'>({count(len(group), 'setting')}, a line each)</span>" if len(group) > 1 else ""
     said = "".join(
         f"<br><span class='{'worse' if change.worse else 'better'}'>{kind(change)}</span> "
         f"at {_commit(change.at.commit)}: {escape(what(change))}"
         for change in own
     )
     return (
-        f"<figure><figcaption><b>{escape(key.name)}</b> {escape(METRICS[key.metric])}: {escape(value_text(last))} "
-        f"<span class='soft'>({escape(settings)})</span></figcaption>{picture}"
+        f"<figure><figcaption><b>{escape(key.name)}</b> {escape(METRICS[key.metric])}: {escape(value_text(last))}"
+        f"{several}</figcaption>{picture}"
         f"<figcaption>{said.removeprefix('<br>')}</figcaption></figure>"
     )

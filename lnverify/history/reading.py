@@ -11,10 +11,11 @@ from typing import Any
 
 from lnverify.errors import UsageError
 from lnverify.finding import SCHEMA, Report, report_from_json
-from lnverify.history.machine import facts, fingerprint
+from lnverify.history.machine import facts, fingerprint, software
 from lnverify.history.sample import Key, Sample
 
 BENCH = "lnverify-bench/1"
+PARTS = {"both": "forward+backward"}  # what a bench file calls otherwise
 
 
 @dataclass(frozen=True)
@@ -64,11 +65,8 @@ def _of_report(report: Report, machine: str) -> Iterator[Sample]:
     An expected finding counts as one: the history says what the subject does, not what its project accepts. Ratios of
     0 and of infinity have no logarithm: the verdict says what they would.
     """
-    versions = report.environment.get("versions", {})
-    setting = (
-        f"{report.profile}, seed {report.seed}, lnverify {report.environment.get('lnverify', '')}, "
-        f"hypothesis {versions.get('hypothesis', '')}"
-    )
+    version = report.environment.get("lnverify", "")
+    setting = f"{report.profile}, seed {report.seed}, lnverify {version}, {software(report.environment)}"
 
     def key(name: str, metric: str) -> Key:
         operation = "" if report.operation == "layer_norm" else f"{report.operation}: "
@@ -86,17 +84,41 @@ def _of_report(report: Report, machine: str) -> Iterator[Sample]:
 
 
 def _of_bench(path: Path, data: Mapping[str, Any]) -> Iterator[Reading]:
-    """One reading: for each benchmark, dtype and shape the ratio to the baseline's time, with its interval."""
+    """For each target, and each of its paths that was timed and right, the ratio to the baseline's time."""
     try:
-        described = facts(data["environment"])
-        machine, samples = fingerprint(described), []
-        for row in data["rows"]:
-            name = f"{row['benchmark']} {'x'.join(map(str, row['shape']))} [{row['dtype']}, {row.get('device', 'cpu')}]"
-            value, low, high = float(row["ratio"]), float(row["low"]), float(row["high"])
-            if not (0 < low <= value <= high and isfinite(high)):
-                raise UsageError(f"{str(path)!r}: the ratio of {name} is not 0 < low <= ratio <= high.")
-            key = Key(str(data["subject"]), name, "time", f"against {data['against']}", machine)
-            samples.append(Sample(key, value, low, high))
+        machine = data["machine"]
+        described = facts(machine)
+        for target in data["targets"]:
+            samples = []
+            for row in target["paths"]:
+                if row["ratio"] is None or row["why"]:
+                    continue
+                key = Key(
+                    str(target["target"]), _path_name(row), "time", _bench_setting(data, row), fingerprint(described)
+                )
+                value, low, high = (_number(row["ratio"][end]) for end in ("median", "low", "high"))
+                if value is None:
+                    raise ValueError(f"the ratio of {key.name}, which is not a number above 0")
+                samples.append(Sample(key, value, low, high))
+            yield _reading(described, samples)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UsageError(f"{str(path)!r} is damaged: {type(error).__name__} at {error}.") from None
-    yield _reading(described, samples)
+
+
+def _path_name(row: Mapping[str, Any]) -> str:
+    """'forward 32x768 [float32, cpu]'."""
+    shape = "x".join(str(int(size)) for size in row["shape"])
+    return f"{PARTS.get(row['what'], row['what'])} {shape} [{row['dtype']}, {row['device']}]"
+
+
+def _bench_setting(data: Mapping[str, Any], row: Mapping[str, Any]) -> str:
+    """What a time depends on beside the code: baseline, threads, clock, pins of malloc, versions."""
+    machine = data["machine"]
+    words = [f"against {data['against']}", f"{machine.get('threads', 1)} threads", f"{row['clock']} clock"]
+    words += [f"{name}={value}" for name, value in machine.get("malloc", {}).items() if value]
+    return ", ".join([*words, software(machine)])
+
+
+def _number(value: float | None) -> float | None:
+    """A ratio above 0; None where it is none, as the bound of an interval that too few pairs have."""
+    return float(value) if value is not None and value > 0 and isfinite(value) else None
