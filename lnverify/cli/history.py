@@ -74,23 +74,23 @@ def show(subject: str | None, everything: bool, path: Path) -> int:
     chosen = _series(path, subject)
     shown = [s for s in chosen if everything or len({(p.value, p.verdict) for p in s.points}) > 1]
     known = store.machines(path)
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for name in ("subject", "what", "metric", "commits", "first", "last", "machine"):
-        table.add_column(name, overflow="fold", justify="right" if name in ("commits", "first", "last") else "left")
-    for entry in shown:
-        key = entry.key
-        table.add_row(
-            key.subject, Text(key.name), key.metric, str(len(entry.points)), value_text(entry.points[0]),
-            value_text(entry.points[-1]), key.machine,
-        )  # fmt: skip
-    if shown:
+    places = dict.fromkeys((entry.key.subject, entry.key.machine) for entry in shown)
+    for subject_name, machine in places:
+        console.print(Text(subject_name, "bold"), soft_wrap=True)
+        console.print(Text(f"on {machine}, {in_words(known[machine])}", "dim"), soft_wrap=True)
+        table = Table(box=None, padding=(0, 2, 0, 0))
+        for name in ("what", "metric", "commits", "first", "last"):
+            table.add_column(name, overflow="fold", justify="left" if name in ("what", "metric") else "right")
+        for entry in shown:
+            key, points = entry.key, entry.points
+            if (key.subject, key.machine) == (subject_name, machine):
+                ends = value_text(points[0]), value_text(points[-1])
+                table.add_row(Text(key.name), key.metric, str(len(points)), *ends)
         console.print(table)
         console.print()
     for metric, meaning in METRICS.items():
         if any(entry.key.metric == metric for entry in shown):
             console.print(Text(f"{metric}: {meaning}", "dim"))
-    for machine in sorted({entry.key.machine for entry in shown}):
-        console.print(Text(f"{machine}: {in_words(known[machine])}", "dim"))
     commits = {point.commit.id for entry in chosen for point in entry.points}
     left = len(chosen) - len(shown)
     same = f"; {left} never changed (--all shows them)" if left else ""
