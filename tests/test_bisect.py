@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from lnverify.cli import bisect, main
+from lnverify.cli import COMMANDS, bisect, main
 from tests.test_history_commands import git
 
 RIGHT = """
@@ -29,12 +29,14 @@ BROKEN = RIGHT.replace("import numpy", "import nummpy")
 LAST = 5
 
 
-def repository(folder: Path, broken_from: int, no_import_at: int = -1) -> list[str]:
-    """Commits 0 to LAST of kernels.py, wrong from one on; one of them cannot be imported. Their hashes."""
+def repository(
+    folder: Path, broken_from: int, no_import_at: int = -1, sources: tuple[str, str] = (RIGHT, WRONG)
+) -> list[str]:
+    """Commits 0 to LAST of kernels.py, broken from one on; one of them cannot be imported. Their hashes."""
     git(folder, "init", "--quiet")
     hashes = []
     for number in range(LAST + 1):
-        source = WRONG if number >= broken_from else RIGHT
+        source = sources[number >= broken_from]
         (folder / "kernels.py").write_text(BROKEN if number == no_import_at else source)
         (folder / "notes.txt").write_text(f"change {number}\n")
         git(folder, "add", "kernels.py", "notes.txt")
@@ -91,6 +93,28 @@ def test_replay_looks_at_one_stored_case(tmp_path: Path) -> None:
     bad, done = found(tmp_path, "replay", "report.json", "./kernels.py:ln")
     assert (bad, done.returncode) == (hashes[2], 0)
     assert "no longer violated" in done.stdout
+
+
+SLOW = """
+import torch
+
+def ln(x, normalized_shape, weight=None, bias=None, eps=1e-5):
+    for _ in range({times}):
+        y = torch.nn.functional.layer_norm(x, normalized_shape, weight, bias, eps)
+    return y
+"""
+GATE = ("gate", "./kernels.py:ln", "--select", "LN101", "--dtype", "fp32", "--shapes", "512x1024", "--seconds", "0.3")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("gate" not in COMMANDS, reason="this version has no gate")
+def test_gate_finds_the_commit_that_made_it_slower(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """Twice the work: the gate has no doubt about it, however busy the machine."""
+    if not request.config.getoption("--benchmark-enable", False):
+        pytest.skip("it times, for a minute or two: tox -e bench")
+    hashes = repository(tmp_path, broken_from=2, sources=(SLOW.format(times=1), SLOW.format(times=2)))
+    bad, done = found(tmp_path, *GATE, "--base-ref", hashes[0])
+    assert (bad, done.returncode) == (hashes[2], 0), done.stdout + done.stderr
 
 
 def lnverify(*words: str) -> Result:

@@ -72,6 +72,19 @@ def test_add_refuses_code_that_is_in_no_commit(repository: Path) -> None:
     assert history("add", "bench.json", "--commit", "HEAD").exit_code == 0
 
 
+def test_a_history_under_git_is_no_change_of_the_code(repository: Path) -> None:
+    assert history("add", "bench.json").exit_code == 0
+    git(repository, "add", "lnverify-history.sqlite")
+    git(repository, "commit", "--quiet", "-m", "Keep the history", day=2)
+    written(repository / "bench.json", bench(1.1))
+    assert history("add", "bench.json").exit_code == 0
+    assert git(repository, "status", "--porcelain", "--untracked-files=no") == "M lnverify-history.sqlite"
+    written(repository / "bench.json", bench(1.2))
+    assert history("add", "bench.json", "--replace").exit_code == 0
+    (repository / "code.py").write_text("two\n")
+    assert history("add", "bench.json").exit_code == 2
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [

@@ -45,7 +45,7 @@ def add(reports: tuple[Path, ...], commit: str | None, date: str | None, replace
     from lnverify.history.reading import read
 
     readings = [reading for report in reports for reading in read(report)]
-    of = commit_of(Path.cwd(), commit, date)
+    of = commit_of(Path.cwd(), commit, date, besides=path)
     added = store.add(path, of, readings, replace=replace)
     words = [f"{added.new} added", f"{added.same} there already"]
     if added.kept:
