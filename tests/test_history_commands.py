@@ -126,6 +126,16 @@ def test_check_names_the_commit_that_made_it_slower(repository: Path) -> None:
     assert history("check", "--subject", "kernels").exit_code == 1
 
 
+def test_html_writes_one_page(repository: Path) -> None:
+    history("add", "bench.json")
+    result = history("html", "page.html")
+    assert (result.exit_code, result.stdout) == (0, "written: page.html\n")
+    text = (repository / "page.html").read_text(encoding="utf-8")
+    assert text.startswith("<!doctype html>")
+    assert "1 of 1 series of times have too few commits to tell" in text
+    assert git(repository, "rev-parse", "HEAD")[:10] in text
+
+
 def test_check_cannot_tell_from_few_times(repository: Path) -> None:
     for number in range(3):
         history("add", "bench.json", *a_commit(number))
