@@ -62,7 +62,7 @@ class Search:
 def search(series: Sequence[Series], alpha: float = ALPHA) -> Search:
     """All changes.
 
-    alpha is the probability of at least one false alarm in the times together: each of m series is tested at alpha / m
+    alpha is the probability of any alarm in the times where none of them changed: each of m series is tested at alpha / m
     (Bonferroni's inequality), whatever the series have to do with each other.
     """
     timed = [entry for entry in series if entry.key.metric == "time"]
@@ -150,8 +150,7 @@ def jumps(values: Sequence[float]) -> list[int]:
     """Positions at which a ratio that has no noise is more than FACTOR times, or less than 1 / FACTOR of, its level.
 
     The level is the first ratio since the last jump, so that many small steps add up to one. The factor is no limit on
-    errors, which the bound has, but on what is worth a person's time: half a bit or less of the error moves with any
-    other order of summation, and twice the error is one bit lost.
+    errors, for those are the bounds; twice the error is one bit of accuracy, the least that is reported.
     """
     found = []
     level = values[0] if values else 0.0
