@@ -62,8 +62,8 @@ class Search:
 def search(series: Sequence[Series], alpha: float = ALPHA) -> Search:
     """All changes.
 
-    alpha is the probability of any alarm in the times where none of them changed: each of m series is tested at alpha / m
-    (Bonferroni's inequality), whatever the series have to do with each other.
+    alpha is the probability of any alarm in the times where none of them changed: each of m series is tested at
+    alpha / m (Bonferroni's inequality), whatever the series have to do with each other.
     """
     timed = [entry for entry in series if entry.key.metric == "time"]
     level = alpha / max(len(timed), 1)
@@ -93,7 +93,8 @@ def steps(values: np.ndarray, level: float, seed: int = 0) -> dict[int, float]:
     change is at most `level` whatever the distribution of the noise, outliers included: with B random orders and R
     of them at least as large, p = (R + 1) / (B + 1) obeys P(p <= level) <= level (Phipson and Smyth, Stat. Appl. Genet.
     Mol. Biol. 9:39, 2010). That holds for every B; ORDERS / level of them leave room for p below the level. What it
-    supposes is that the noise of one commit tells nothing about that of the next.
+    supposes is that the noise of one commit tells nothing about that of the next. Each further stretch, between two
+    changes, is another chance of a false one.
     """
     found: dict[int, float] = {}
     rng = np.random.default_rng(seed)
