@@ -74,14 +74,24 @@ def test_what_is_kept_comes_back(tmp_path: Path) -> None:
     assert store.machines(path) == {KEY.machine: {"processor": "Model 1"}}
 
 
-WRITER = """
-import sys
+# Processes of their own import what is installed, and none of these tests.
+SAMPLES = """
+import os, signal, sys
 from pathlib import Path
 from lnverify.history import store
-from tests.history_samples import commit, reading
+from lnverify.history.reading import Reading
+from lnverify.history.sample import Commit, Key, Sample
 
+def commit(number):
+    return Commit(f"{number:010x}" * 4, 1_700_000_000 + 86_400 * number)
+
+def reading(name, value):
+    return Reading("m", {}, (Sample(Key("s", name, "time", "against torch", "m"), value),))
+"""
+WRITER = f"""{SAMPLES}
 for number in range(int(sys.argv[2]), int(sys.argv[3])):
-    store.add(Path(sys.argv[1]), commit(number % 20), [reading(*[float(number % 20)] * 40)])
+    readings = [reading(f"b{{n}}", float(number % 20)) for n in range(40)]
+    store.add(Path(sys.argv[1]), commit(number % 20), readings)
 """
 
 
@@ -101,19 +111,14 @@ def test_writers_at_the_same_time_lose_nothing(tmp_path: Path) -> None:
     base.close()
 
 
-DYING = """
-import os, signal, sys
-from pathlib import Path
-from lnverify.history import store
-from tests.history_samples import commit, reading
-
-def samples():
+DYING = f"""{SAMPLES}
+def readings():
     for number in range(20_000):  # more than SQLite keeps in memory: pages of the file are written already
         if number == 19_999:
             os.kill(os.getpid(), signal.SIGKILL)
-        yield reading(*[float(number)], key=reading(0.0).samples[0].key.__class__("s", "n", "time", str(number), "m"))
+        yield reading(f"n{{number}}", 1.0)
 
-store.add(Path(sys.argv[1]), commit(2), samples())
+store.add(Path(sys.argv[1]), commit(2), readings())
 """
 
 
