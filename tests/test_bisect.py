@@ -111,7 +111,7 @@ GATE = ("gate", "./kernels.py:ln", "--select", "LN101", "--dtype", "fp32", "--sh
 def test_gate_finds_the_commit_that_made_it_slower(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """Twice the work: the gate has no doubt about it, however busy the machine."""
     if not request.config.getoption("--benchmark-enable", False):
-        pytest.skip("it times, for a minute or two: tox -e bench")
+        pytest.skip("it times, for some minutes: tox -e bisect")
     hashes = repository(tmp_path, broken_from=2, sources=(SLOW.format(times=1), SLOW.format(times=2)))
     bad, done = found(tmp_path, *GATE, "--base-ref", hashes[0])
     assert (bad, done.returncode) == (hashes[2], 0), done.stdout + done.stderr
