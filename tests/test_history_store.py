@@ -175,6 +175,22 @@ def test_a_bench_file_gives_the_ratio_and_its_interval(tmp_path: Path) -> None:
         assert read(written(tmp_path / "b.json", bench(1.0, **row)))[0].samples == ()
 
 
+def test_what_bench_writes_is_read(tmp_path: Path) -> None:
+    bench_table = pytest.importorskip("lnverify.reports.bench_table", reason="this version has no bench")
+    from lnverify.timing.interval import Ratio
+    from lnverify.timing.paths import HotPath
+    from lnverify.timing.summary import Summary
+
+    path = HotPath((32, 768), "bfloat16", "both")
+    timed = Summary(path, 1e-5, 1.1e-5, Ratio(0.9, float("-inf"), 1.1, 80, 2), "cpu")
+    (tmp_path / "b.json").write_text(bench_table.text(MACHINE, {"m:f": [timed, Summary(path, why="refused")]}, "torch"))
+    (found,) = read(tmp_path / "b.json")
+    (sample,) = found.samples
+    assert (sample.key.subject, sample.key.name) == ("m:f", "forward+backward 32x768 [bfloat16, cpu]")
+    assert sample.key.setting == SETTING
+    assert (sample.value, sample.low, sample.high) == (0.9, None, 1.1)
+
+
 def test_speed_and_accuracy_of_a_machine_have_one_fingerprint(tmp_path: Path) -> None:
     """So that they stand beside each other on the page, though one report says more of the machine than the other."""
     environment = {**report_samples.report().environment, "processor": "Model 1"}
