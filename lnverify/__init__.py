@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from lnverify.finding import Finding as Finding
     from lnverify.finding import Report as Report
     from lnverify.finding import Result as Result
+    from lnverify.in_pytest import conformance as conformance
     from lnverify.law import Law as Law
     from lnverify.law import Outcome as Outcome
     from lnverify.law import law as law
@@ -18,11 +19,11 @@ if TYPE_CHECKING:
     from lnverify.subject import declare as subject
 
 __version__ = "0.1.0"
-__all__ = ["Finding", "Law", "Outcome", "Report", "Result", "check", "law", "subject"]
+__all__ = ["Finding", "Law", "Outcome", "Report", "Result", "check", "conformance", "law", "subject"]
 
 _HOMES = {
     "Finding": "finding", "Report": "finding", "Result": "finding", "Law": "law", "Outcome": "law", "law": "law",
-    "check": "runner",
+    "check": "runner", "conformance": "in_pytest",
 }  # fmt: skip
 
 

@@ -65,7 +65,17 @@ def test_version_and_help() -> None:
         assert positions == sorted(positions)
 
 
-@pytest.mark.parametrize("words", [["--help"], ["check", "--help"], ["laws"], ["explain", "LN101"]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--help"],
+        ["check", "--help"],
+        ["laws"],
+        ["explain", "LN101"],
+        ["history", "check", "--help"],
+        ["bisect", "--help"],
+    ],
+)
 def test_what_only_prints_imports_no_framework(words: list[str]) -> None:
     code = (
         "import sys\nfrom lnverify.cli import main\n"

@@ -50,20 +50,20 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "norm_examination",
         "norm_shrink",
         "speed",
-        "history",
         "gate",
     ),  # what makes a run of it all
     ("reports", "reports.*"),  # what people and machines read of it
-    ("report_cache", "replay", "score", "selftest", "config", "expectations", "identify"),  # what is done with a report
+    # what is done with a report
+    ("report_cache", "replay", "score", "selftest", "config", "expectations", "identify", "history", "history.*"),
     ("claims", "claims.*"),  # what is said about it all, and whether that is so
-    ("cli", "cli.*", "pytest_plugin"),  # what people call
+    ("cli", "cli.*", "in_pytest"),  # what people call
     ("", "__main__"),  # the front page, lnverify/__init__.py
 )
 # Plain facts that the front page holds and every file may read.
 FACTS = {"__version__"}
 AROUND = {"properties", "reference", "benchmarks", "tests"}
 FRAMEWORKS = {"torch", "jax", "jaxlib", "flax", "onnx", "onnxruntime"}
-DRAWING = {"strategies", "examination", "shrink", "claims.table1", "pytest_plugin"}
+DRAWING = {"strategies", "examination", "shrink", "claims.table1"}
 
 
 @dataclass(frozen=True)

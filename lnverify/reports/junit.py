@@ -55,7 +55,7 @@ def _case(result: Result, findings: Sequence[Finding], strict: bool) -> ET.Eleme
     fails = result.severity == "error" or (strict and result.severity == "warning")
     if result.verdict in wording.BAD and fails:
         failure = ET.SubElement(case, "failure", type=result.verdict, message=_clean(message))
-        failure.text = _clean("\n\n".join(_details(f) for f in findings))
+        failure.text = _clean("\n\n".join(wording.details(f) for f in findings))
     elif result.verdict in wording.BAD:
         ET.SubElement(case, "system-out").text = _clean(f"{result.severity}: {message}")
     elif result.verdict == "inconclusive" and result.severity == "error":
@@ -63,19 +63,6 @@ def _case(result: Result, findings: Sequence[Finding], strict: bool) -> ET.Eleme
     elif result.verdict in ("inapplicable", "inconclusive"):
         ET.SubElement(case, "skipped", message=_clean(message))
     return case
-
-
-def _details(finding: Finding) -> str:
-    lines = [finding.message]
-    for label, seen in (("smallest", finding.smallest), ("worst", finding.worst)):
-        numbers = f"expected {wording.number(seen.expected)}, got {wording.number(seen.got)}"
-        if seen.expected is None and seen.got is None:
-            numbers = seen.message
-        limit = f", bound {wording.bound_text(seen.bound)}" if seen.bound is not None else ""
-        ratio = f", {wording.ratio_text(seen.ratio)} the bound" if seen.ratio else ""
-        where = wording.element(seen.output, seen.index)
-        lines.append(f"{label} case: {wording.case_text(seen)}: {where} {numbers}{limit}{ratio}")
-    return "\n".join(lines)
 
 
 def _clean(text: str) -> str:

@@ -273,6 +273,20 @@ def case_text(observation: Observation) -> str:
     return ", ".join(words)
 
 
+def details(finding: Finding) -> str:
+    """The message of a finding, then its smallest and its worst case, a line each."""
+    lines = [finding.message]
+    for label, seen in (("smallest", finding.smallest), ("worst", finding.worst)):
+        numbers = f"expected {number(seen.expected)}, got {number(seen.got)}"
+        if seen.expected is None and seen.got is None:
+            numbers = seen.message
+        limit = f", bound {bound_text(seen.bound)}" if seen.bound is not None else ""
+        ratio = f", {ratio_text(seen.ratio)} the bound" if seen.ratio else ""
+        where = element(seen.output, seen.index)
+        lines.append(f"{label} case: {case_text(seen)}: {where} {numbers}{limit}{ratio}")
+    return "\n".join(lines)
+
+
 def _eps(case: Mapping[str, Any]) -> str:
     return repr(float.fromhex(case["eps"]))
 
