@@ -15,12 +15,14 @@ from lnverify.selftest import examine_correct, examine_mutant, selftest
 DTYPES = ("float32", "bfloat16", "float64", "float16")
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("mutant", [*all_mutants(), *declared_mutants()], ids=lambda m: m.id)
 def test_a_mutant_is_found(mutant: Mutant) -> None:
     row = examine_mutant(mutant)
     assert row[3], row
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("number", "correct"), [*enumerate(all_correct())], ids=lambda c: getattr(c, "id", ""))
 def test_a_right_implementation_is_not_accused(number: int, correct: Correct) -> None:
     dtype = DTYPES[number % 4]

@@ -68,7 +68,7 @@ CHECK = (
 )
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_check_finds_the_commit_that_made_it_wrong(tmp_path: Path) -> None:
     hashes = repository(tmp_path, broken_from=4, no_import_at=2)  # where git looks first
     bad, done = found(tmp_path, *CHECK)
@@ -106,7 +106,7 @@ def ln(x, normalized_shape, weight=None, bias=None, eps=1e-5):
 GATE = ("gate", "./kernels.py:ln", "--select", "LN101", "--dtype", "fp32", "--shapes", "512x1024", "--seconds", "0.3")
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.skipif("gate" not in COMMANDS, reason="this version has no gate")
 def test_gate_finds_the_commit_that_made_it_slower(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """Twice the work: the gate has no doubt about it, however busy the machine."""

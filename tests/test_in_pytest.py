@@ -191,7 +191,7 @@ def test_expected_findings_are_xfailed_with_their_reasons(pytester: Pytester) ->
     assert "test_it[LN101-forward-accuracy-float32-cpu]" in shown
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_workers_share_one_run(pytester: Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a process of its own, of which there is one; and what it found reaches the other worker whole."""
     pytest.importorskip("xdist")
