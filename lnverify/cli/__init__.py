@@ -25,7 +25,7 @@ lnverify check mypkg.nn:FusedLayerNorm   a class or function of yours
 lnverify check ./kernels.py:forward      a function in a file
 """
 COMMANDS = (
-    "check", "identify", "laws", "explain", "replay", "bench", "selftest", "claims", "table1",
+    "check", "identify", "laws", "explain", "replay", "bench", "gate", "selftest", "claims", "table1",
 )  # fmt: skip
 
 

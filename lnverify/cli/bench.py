@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 DTYPES = ("float32", "bfloat16")
 
 
-def shapes_option(default: str) -> Any:
+def shapes_option(default: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """The option --shapes, the same for every command that times."""
     return click.option("--shapes", multiple=True, callback=words, metavar="32x768,512x1024",
                         help=f"Rows x N. [default: {default}]")  # fmt: skip
