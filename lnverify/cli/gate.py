@@ -49,7 +49,7 @@ def share(_ctx: click.Context, _param: click.Parameter, value: str) -> float:
 @click.option("--device", help="cpu or cuda. [default: cpu]")
 @click.option("--threads", type=click.IntRange(min=1), help="Threads that compute. [default: 1]")
 @click.option("--seconds", type=click.FloatRange(min=0, min_open=True), metavar="S",
-              help="For each path in each process, about. [default: 0.6]")  # fmt: skip
+              help="For each path in each process, about. [default: 0.4]")  # fmt: skip
 @click.option("-q", "--quiet", is_flag=True, help="The verdict line only.")
 @click.option("--json", "json_path", type=click.Path(path_type=Path), metavar="FILE", help="Write the result.")
 @click.option("--junit", "junit_path", type=click.Path(path_type=Path), metavar="FILE", help="Write JUnit XML.")

@@ -32,7 +32,7 @@ class Settings:
     seed: int = 0
     device: str = "cpu"
     threads: int = 1
-    seconds: float = 0.6
+    seconds: float = 0.4
 
     def job(self, **changes: Any) -> Job:
         """The timing of all hot paths."""
