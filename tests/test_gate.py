@@ -221,6 +221,18 @@ def test_too_few_pairs_and_a_lost_process_are_not_told(
     assert outcomes(Job("t", (PATH,))) == ["unsure"]
 
 
+def test_what_the_subject_does_not_have_is_no_doubt_unless_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    put = Machine({PATH: 1.0}, bias=0.0)
+
+    def run(job: Job) -> Done:
+        lacks = Timed(OTHER, refused="it has no backward", able=False)
+        return Done(tuple(lacks if path == OTHER else put.timed(path) for path in job.paths))
+
+    monkeypatch.setattr(job_module, "run", run)
+    assert outcomes(Job("t", (PATH, OTHER))) == ["same", "same"]
+    assert outcomes(Job("t", (OTHER,))) == ["unsure"]
+
+
 def test_a_path_that_newly_computes_a_wrong_result_is_worse(monkeypatch: pytest.MonkeyPatch) -> None:
     put = Machine({PATH: 1.0}, bias=0.0)
 

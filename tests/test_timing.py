@@ -7,6 +7,7 @@ from fractions import Fraction
 from itertools import pairwise
 from math import comb, inf
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -122,6 +123,29 @@ def test_wall_time_decides_where_several_threads_compute() -> None:
     assert host_clock(2, ()).name == "wall"
     assert host_clock(1, (lambda: None,)).name == "cpu"
     assert Rounds("wall", 1, {"candidate": [Reading(2.0, 1.0)]}).seconds("candidate") == [2.0]
+
+
+def test_the_clock_of_a_gpu_empties_the_cache_outside_of_its_events() -> None:
+    from lnverify.adapters.torch_bare import CudaClock
+
+    log: list[str] = []
+
+    class Event:
+        def __init__(self, enable_timing: bool) -> None:
+            assert enable_timing
+
+        def record(self) -> None:
+            self.at = len(log)
+            log.append("event")
+
+        def elapsed_time(self, end: Event) -> float:
+            assert log[-1] == "wait"
+            return float(end.at - self.at)  # milliseconds
+
+    cuda = SimpleNamespace(Event=Event, synchronize=lambda: log.append("wait"))
+    reading = CudaClock(cuda, lambda: log.append("flush")).block(lambda: log.append("call"), 2, 0.5)
+    assert log == ["flush", "event", "call", "event"] * 2 + ["wait"]
+    assert (reading.wall, reading.cpu) == (3e-3, 3e-3)  # 2 ms, and half as much again
 
 
 @pytest.mark.parametrize("text", ["512", "0x8", "8x", "axb", "-1x8", "8x8x0"])

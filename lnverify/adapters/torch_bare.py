@@ -101,18 +101,23 @@ class CudaClock:
 
     name = "cuda"
 
-    def __init__(self, device: str) -> None:
+    def __init__(self, cuda: Any, flush: Call) -> None:
+        """cuda: torch.cuda. flush: what overwrites the buffer."""
+        self._cuda, self._flush = cuda, flush
+
+    @classmethod
+    def of(cls, device: str) -> CudaClock:
+        """The clock of a device."""
         import torch
 
         size = torch.cuda.get_device_properties(device).L2_cache_size
-        self._cuda = torch.cuda
-        self._flushed = torch.empty(4 * size, dtype=torch.int8, device=device)
+        return cls(torch.cuda, torch.empty(4 * size, dtype=torch.int8, device=device).zero_)
 
     def block(self, call: Call, times: int, slowed: float = 0.0) -> Reading:
         """Seconds per call, of the device in both figures. slowed: added to the figure; no work is done for it."""
         events = []
         for _ in range(times):
-            self._flushed.zero_()
+            self._flush()
             start, end = self._cuda.Event(enable_timing=True), self._cuda.Event(enable_timing=True)
             start.record()
             call()

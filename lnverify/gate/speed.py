@@ -96,6 +96,8 @@ def compare(
             was = ITSELF if before is None else before[path.name]
             assert was.ratio is not None  # only then it is a suspect
             rows[path.name] = confirm(path, was.ratio, confirmed, alpha, slower_than)
+    if not any(found.ratio for found in seen.values()):
+        rows |= {name: replace(row, outcome="unsure") for name, row in rows.items()}  # nothing was compared
     machine = next((each.machine for each in screened if each.machine), {})
     return Compared([rows[path.name] for path in job.paths], list(seen.values()), machine)
 
@@ -118,7 +120,7 @@ def confirm(path: HotPath, was: Ratio, done: Sequence[Done], alpha: float, slowe
 
 def _untimed(path: HotPath, was: Before, found: Summary) -> Row:
     """A path that was not timed now: as before, or newly."""
-    if was.ratio is None:
+    if was.ratio is None or (was is ITSELF and not found.able):
         return Row("speed", path.name, "not timed", "not timed", "", found.why, "same")
     return Row("speed", path.name, _text(was.ratio), "not timed", "", found.why, "unsure")
 

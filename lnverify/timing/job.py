@@ -45,12 +45,16 @@ class Job:
 
 @dataclass(frozen=True)
 class Timed:
-    """One path. rounds: None where it was not timed; wrong, refused: why, or what is wrong with what was timed."""
+    """One path. rounds: None where it was not timed; wrong, refused: why, or what is wrong with what was timed.
+
+    able: False where the subject declares that it has no such path.
+    """
 
     path: HotPath
     rounds: Rounds | None = None
     wrong: str = ""
     refused: str = ""
+    able: bool = True
 
     @classmethod
     def from_json(cls, path: HotPath, data: Mapping[str, Any]) -> Timed:
@@ -59,7 +63,7 @@ class Timed:
         if found is not None:
             readings = {name: [Reading(*r) for r in each] for name, each in found["readings"].items()}
             found = Rounds(found["clock"], found["times"], readings)
-        return cls(path, found, data["wrong"], data["refused"])
+        return cls(path, found, data["wrong"], data["refused"], data["able"])
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
@@ -68,7 +72,7 @@ class Timed:
             "times": self.rounds.times,
             "readings": {name: [[r.wall, r.cpu] for r in each] for name, each in self.rounds.readings.items()},
         }
-        return {"rounds": rounds, "wrong": self.wrong, "refused": self.refused}
+        return {"rounds": rounds, "wrong": self.wrong, "refused": self.refused, "able": self.able}
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ class Summary:
 
     limits: how much of the time of the path a copy of as many bytes takes, into memory that is there ('copy') and into
     memory that it allocates ('clone'): 1 is as fast as memory allows. Above 1 the copy was disturbed, or the candidate
-    does not touch all bytes. why: what is wrong with the results, or why it was not timed.
+    does not touch all bytes. why: what is wrong with the results, or why it was not timed. able: see Timed.
     """
 
     path: HotPath
@@ -30,6 +30,7 @@ class Summary:
     clock: str = ""
     limits: dict[str, float] = field(default_factory=dict)
     why: str = ""
+    able: bool = True
 
     @property
     def impossible(self) -> bool:
@@ -56,7 +57,8 @@ def summary(done: Sequence[Done], path: HotPath, alpha: float = ALPHA) -> Summar
     lost = [each.lost for each in done if each.lost]
     why = next((text for timed in seen for text in (timed.wrong, timed.refused) if text), "") or "".join(lost[:1])
     if not rounds or not all(any(found.seconds("candidate")) for found in rounds):
-        return Summary(path, why=why or "the clock did not move")
+        able = all(timed.able for timed in seen)
+        return Summary(path, why=why or "the clock did not move", able=able)
     pooled = [s for found in rounds for s in found.seconds("candidate")]
     pairs = [found.ratios() for found in rounds if "baseline" in found.readings]
     limits = {

@@ -36,10 +36,10 @@ def do(job: Job) -> dict[str, Any]:
 def time_path(job: Job, path: HotPath, candidate: Subject, baseline: Subject | None) -> Timed:
     """Verify one path, then time it."""
     if path.dtype not in candidate.capabilities.dtypes:
-        return Timed(path, refused=f"it does not declare {path.dtype}")
+        return Timed(path, refused=f"it does not declare {path.dtype}", able=False)
     case = path.case(candidate.capabilities)
     if path.what != "forward" and "dx" not in candidate.capabilities.outputs:
-        return Timed(path, refused="it has no backward")
+        return Timed(path, refused="it has no backward", able=False)
     bad = wrong(candidate, path, case) if job.verify else ""
     if bad and not job.keep_wrong:
         return Timed(path, wrong=bad)
@@ -55,7 +55,7 @@ def time_path(job: Job, path: HotPath, candidate: Subject, baseline: Subject | N
 
 def _clock(job: Job, path: HotPath, candidate: Subject, calls: Any) -> Clock:
     if path.device != "cpu":
-        clock: Clock = bare_module(candidate.framework).CudaClock(path.device)
+        clock: Clock = bare_module(candidate.framework).CudaClock.of(path.device)
         return clock
     return host_clock(job.threads, calls)
 
