@@ -268,6 +268,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(worker, "host_clock", lambda threads, calls: HostClock("cpu", time.read, time.read))
     monkeypatch.setattr(job_module, "call", here)
     monkeypatch.setattr(examined, "call", here)
+    # The screen of some thousand sizes: not what is tested here.
+    monkeypatch.setattr("lnverify.examination.sizes", lambda profile: iter([(8, 2), (513, 3)]))
     return tmp_path
 
 
@@ -360,6 +362,11 @@ def test_the_merge_base_is_timed_beside_the_working_tree(folder: Path) -> None:
     assert result.exit_code == 1, result.output
     changes = {row["change"] for row in rows_of().values() if row["kind"] == "speed"}
     assert changes == {"+10.0%"}
+    # With a file as well: verdicts from there, although the ratio of its own would pass.
+    assert lnverify("gate", target, "--baseline", "b.json", "--update", *WORDS).exit_code == 0
+    result = lnverify("gate", target, "--baseline", "b.json", "--base-ref", "main")
+    assert result.exit_code == 1, result.output
+    assert f"against b.json and the merge base {first[:12]}: 3 worse" in result.stdout
 
 
 def test_calibration_counts_false_alarms_and_finds(folder: Path) -> None:
