@@ -38,9 +38,12 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     git(tmp_path, "init", "-q", "-b", "main", "project")
     kernel(package, "kernels.py")
     (package / "__init__.py").write_text("from .kernels import ln\n")
+    (root / "src" / "spread_beside").mkdir()  # a package without an __init__.py
+    kernel(root / "src" / "spread_beside")
     kernel(root)
     commit(root, "first")
     kernel(package, "kernels.py", "eps + 1")
+    kernel(root / "src" / "spread_beside", "kernels.py", "eps + 1")
     kernel(root, "kernels.py", "eps + 1")
     git(root, "checkout", "-q", "-b", "work")
     commit(root, "second")
@@ -56,7 +59,7 @@ def result(subject: object) -> float:
     return float(bare(subject, PATH.case(subject.capabilities), "forward")()[0, 0])
 
 
-@pytest.mark.parametrize("target", ["fused_beside:ln", "./kernels.py:ln"])
+@pytest.mark.parametrize("target", ["fused_beside:ln", "spread_beside.kernels:ln", "./kernels.py:ln"])
 def test_both_commits_live_in_one_process(project: Path, tmp_path: Path, target: str) -> None:
     base = beside.merge_base(project, "main")
     assert base == git(project, "rev-parse", "main")
@@ -65,14 +68,14 @@ def test_both_commits_live_in_one_process(project: Path, tmp_path: Path, target:
     before = (Path.cwd(), list(sys.path))
     old = beside.resolve_from(folder, project, target, "layer_norm", "cpu")
     assert (Path.cwd(), list(sys.path)) == before
-    assert "fused_beside" not in sys.modules
+    assert not [name for name in sys.modules if name.startswith(("fused_beside", "spread_beside"))]
     new = resolve(target)
     try:
         # eps + 1 divides by about sqrt(2): the two are different code, each right where it comes from
         assert result(old) == pytest.approx(result(new) * 2**0.5, rel=0.3)
         assert abs(result(old) - result(new)) > 0.1 * abs(result(old))
     finally:
-        for name in [n for n in sys.modules if n.startswith("fused_beside")]:
+        for name in [n for n in sys.modules if n.startswith(("fused_beside", "spread_beside"))]:
             del sys.modules[name]
 
 

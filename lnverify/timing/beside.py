@@ -81,12 +81,17 @@ def resolve_from(folder: Path, root: Path, target: str, operation: str, device: 
         subject = resolve(target, operation=operation, device=device)
         own = [name for name, module in list(sys.modules.items()) if _lies_in(module, folder)]
     if not own:
-        raise UsageError(f"--base-ref: {target!r} is no code of the repository {root.name!r}: leave --base-ref out.")
+        raise UsageError(
+            f"--base-ref: {target!r} is no code of the repository {root.name!r}: leave --base-ref out, or name a file"
+            " of it by a relative path."
+        )
     for name in own:
         del sys.modules[name]
     return subject
 
 
 def _lies_in(module: object, folder: Path) -> bool:
+    """Whether a module's file, or a part of a package without one, is in the folder."""
     file = getattr(module, "__file__", None)
-    return file is not None and Path(file).resolve().is_relative_to(folder)
+    places = [file] if file is not None else list(getattr(module, "__path__", ()))
+    return any(Path(place).resolve().is_relative_to(folder) for place in places)
