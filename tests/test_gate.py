@@ -165,6 +165,11 @@ def test_only_what_is_slower_is_timed_again_and_accused(machine: Callable[..., M
     assert "(99.50%)" in rows[0].surely  # 1 % over two paths
 
 
+def test_what_is_faster_is_said_to_be_better(machine: Callable[..., Machine]) -> None:
+    machine({PATH: 0.9, OTHER: 0.99}, bias=0.0)
+    assert outcomes(Job("t", (PATH, OTHER))) == ["better", "same"]
+
+
 def test_what_the_screen_saw_by_chance_is_not_confirmed(machine: Callable[..., Machine]) -> None:
     put = machine({PATH: 1.0})
     put.true = {PATH: 1.05}  # while it screens
@@ -304,6 +309,11 @@ def test_unchanged_code_passes_and_the_baseline_obeys_its_schema(folder: Path, b
     assert (result.exit_code, result.stderr) == (0, ""), result.output
     assert result.stdout.splitlines()[-1].startswith(f"passed  {baseline} against b.json: 5 the same, ")
     assert {row["outcome"] for row in rows_of().values()} == {"same"}
+    words = [line.split() for line in result.stdout.splitlines()]
+    assert words[0] == ["compared", "was", "now", "change", "outcome", "how", "surely"]
+    assert ["4x16", "float32", "forward", "1.000", "1.000", "+0.0%", "same", "screened,"] in [
+        line[:8] for line in words
+    ]
 
 
 def test_a_slowdown_of_ten_percent_fails_and_one_percent_does_not(folder: Path, baseline: str) -> None:
@@ -328,6 +338,7 @@ def test_statistics_in_sixteen_bits_fail(folder: Path, baseline: str) -> None:
     assert result.exit_code == 1, result.output
     found = rows_of()
     assert (found["LN101 float32"]["was"], found["LN101 float32"]["now"]) == ("holds", "violated")
+    assert f"{found['LN101 float32']['change']}: LN101 float32" in result.stdout  # the cause, with its laws
     assert found["y float32"]["outcome"] == "worse"
     (folder / "lnverify.toml").write_text(
         f'target = "{baseline}"\n[[expected]]\nlaw = "LN101"\nreason = "statistics in bfloat16"\n'

@@ -63,9 +63,9 @@ def accuracy(was: Examined, now: Examined, profile: str) -> Iterator[Row]:
         grown = ratio > GROWTH * max(before, floor)
         if worse or grown:
             why = f"leaves the tier {tier(before)!r}" if worse else f"more than {GROWTH:g}x"
-            yield Row("accuracy", name, f"{before:.3g}", f"{ratio:.3g}", change, f"{why}, on the same cases", "worse")
+            yield Row("accuracy", name, f"{before:.3g}", f"{ratio:.3g}", change, why, "worse")
         elif before > GROWTH * max(ratio, floor):
-            yield Row("accuracy", name, f"{before:.3g}", f"{ratio:.3g}", change, "on the same cases", "better")
+            yield Row("accuracy", name, f"{before:.3g}", f"{ratio:.3g}", change, "", "better")
         else:
             kept += 1
     if kept:

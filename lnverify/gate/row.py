@@ -11,8 +11,9 @@ EXIT_STATUS = {"passed": 0, "regression": 1, "could not tell": 3}
 
 @dataclass(frozen=True)
 class Row:
-    """kind: correctness, accuracy or speed. was, now, change: for people. surely: on what evidence.
+    """kind: correctness, accuracy or speed. was, now, change: for people; of a law, change is the cause.
 
+    surely: on what evidence.
     outcome: 'same', 'better', 'worse', or 'unsure' where it could not be told.
     """
 

@@ -86,8 +86,9 @@ def compare(
         elif found.ratio.median > was.ratio.median * (1 + slower_than):
             suspects.append(path)
         else:
-            wrong = "; its results are wrong" if found.why else ""
-            rows[path.name] = _row(path, was.ratio, found.ratio, "same", f"screen, {_on(found.ratio)}{wrong}")
+            wrong = "; wrong" if found.why else ""
+            outcome = "better" if found.ratio.high < was.ratio.low * (1 - slower_than) else "same"
+            rows[path.name] = _row(path, was.ratio, found.ratio, outcome, f"screened, {found.ratio.pairs} pairs{wrong}")
     if suspects:
         again = replace(job, paths=tuple(suspects), limits=False, verify=False)
         confirmed = several(again, CONFIRM, lambda number: tell(f"confirm {number + 1} of {CONFIRM}"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import xml.etree.ElementTree as ET
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.table import Table
@@ -16,23 +17,37 @@ from lnverify.reports.junit import clean
 SCHEMA = "lnverify-gate/1"
 STYLES = {"worse": "bold red", "unsure": "yellow", "better": "green", "same": "green"}
 WORDS = {"regression": "bold red", "could not tell": "yellow", "passed": "green"}
-FOLDED = ("change", "how surely")
-COLUMNS = ("", "compared", "was", "now", "change", "how surely", "outcome")
+COLUMNS = ("compared", "was", "now", "change", "outcome", "how surely")
 
 
 def show(decision: Decision, console: Console, *, quiet: bool = False) -> None:
-    """Print the table, the notes, and the verdict in the last line."""
+    """Print the table, the causes of new violations, the notes, and the verdict in the last line."""
     if not quiet:
-        grid = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-        for name in COLUMNS:
-            grid.add_column(name, overflow="fold", no_wrap=name not in FOLDED)
+        console.print(_table(decision.rows))
+        causes: dict[str, list[str]] = {}
         for row in decision.rows:
-            cells = (row.kind, row.name, row.was, row.now, row.change, row.surely)
-            grid.add_row(*cells, Text(row.outcome, STYLES[row.outcome]))
-        console.print(grid)
+            if row.kind == "correctness" and row.outcome == "worse" and row.change:
+                causes.setdefault(row.change, []).append(row.name)
+        for cause, names in causes.items():
+            console.print(Text.assemble((cause, "bold"), f": {', '.join(names)}"), soft_wrap=True)
         for note in decision.notes:
             console.print(Text(note, "dim"), soft_wrap=True)
     console.print(Text.assemble((decision.verdict, WORDS[decision.verdict]), f"  {sentence(decision)}"), soft_wrap=True)
+
+
+def _table(rows: Sequence[Row]) -> Table:
+    """A section for each kind; only the last column may take several lines."""
+    grid = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    for name in COLUMNS:
+        grid.add_column(name, overflow="fold", no_wrap=name != COLUMNS[-1])
+    kind = ""
+    for row in rows:
+        if row.kind != kind:
+            kind = row.kind
+            grid.add_row(Text(kind, "bold"))
+        change = "" if kind == "correctness" else row.change  # a cause, which is a sentence
+        grid.add_row(f"  {row.name}", row.was, row.now, change, Text(row.outcome, STYLES[row.outcome]), row.surely)
+    return grid
 
 
 def sentence(decision: Decision) -> str:
