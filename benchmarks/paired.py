@@ -43,7 +43,7 @@ REPLAY = Replay()
 def paired(benchmark: Any, make: Callable[[], Sides], bytes_moved: int = 0) -> Rounds:
     """Measure the sides and hand the candidate's readings to pytest-benchmark."""
     budget = Budget() if benchmark.enabled else Budget(1e-9, 1, 1)
-    rounds = measure(make, host_clock(THREADS, (make()["candidate"],)), budget)
+    rounds = measure(make, host_clock(THREADS, make()["candidate"]), budget)
     seconds = rounds.seconds("candidate")
     REPLAY.load(seconds)
     benchmark.pedantic(lambda: None, rounds=len(seconds), iterations=1)

@@ -270,7 +270,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             return json.loads(json.dumps(worker.do(Job.from_json(given))))
         return json.loads(json.dumps(examined._check(given)))
 
-    monkeypatch.setattr(worker, "host_clock", lambda threads, calls: HostClock("cpu", time.read, time.read))
+    monkeypatch.setattr(worker, "host_clock", lambda threads, call: HostClock("cpu", time.read, time.read))
     monkeypatch.setattr(job_module, "call", here)
     monkeypatch.setattr(examined, "call", here)
     # The screen of some thousand sizes: not what is tested here.

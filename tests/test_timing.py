@@ -120,8 +120,19 @@ def test_every_side_follows_every_other_equally_often_and_memory_is_fresh() -> N
 
 
 def test_wall_time_decides_where_several_threads_compute() -> None:
-    assert host_clock(2, ()).name == "wall"
-    assert host_clock(1, (lambda: None,)).name == "cpu"
+    own, helpers = FakeTime(), FakeTime()
+
+    def clock_of(seconds: float, others: float) -> str:
+        def call() -> None:
+            own.now += seconds
+            helpers.now += others
+
+        return host_clock(1, call, lambda: own.now + helpers.now, lambda: own.now).name
+
+    assert host_clock(2, lambda: None).name == "wall"
+    assert clock_of(1.0, 0.0) == "cpu"
+    assert clock_of(1.0, 0.1) == "cpu"  # a tenth of its own: less than a tenth of all
+    assert clock_of(1.0, 0.2) == "wall"
     assert Rounds("wall", 1, {"candidate": [Reading(2.0, 1.0)]}).seconds("candidate") == [2.0]
 
 

@@ -13,6 +13,7 @@ from itertools import repeat
 from typing import Any, Protocol
 
 OTHERS = 0.1  # share of the CPU time of a call that threads other than the caller's may take for it to count as one
+IDLE = 1e-4  # seconds that the interpreter's own threads may take meanwhile
 
 
 @dataclass(frozen=True)
@@ -56,22 +57,25 @@ class HostClock:
         return Reading(wall / times, cpu / times)
 
 
-def host_clock(threads: int, calls: tuple[Callable[[], Any], ...]) -> HostClock:
-    """The clock that fits these calls: of the CPU where one thread was asked for and one thread computes.
+def host_clock(
+    threads: int,
+    call: Callable[[], Any],
+    read_all: Callable[[], float] = time.process_time,
+    read_own: Callable[[], float] = time.thread_time,
+) -> HostClock:
+    """The clock that fits a call: of the CPU where one thread was asked for and one thread computes.
 
     A subject may start threads of its own whatever it is asked; their share of the process's CPU time shows it.
     """
     if threads > 1:
         return HostClock("wall")
-    for call in calls:
+    call()
+    everything, own = read_all(), read_own()
+    for _ in repeat(None, 3):
         call()
-        everything, own = time.process_time(), time.thread_time()
-        for _ in repeat(None, 3):
-            call()
-        everything, own = time.process_time() - everything, time.thread_time() - own
-        if everything - own > OTHERS * everything + 1e-4:  # 1e-4: what the interpreter's own threads may take
-            return HostClock("wall")
-    return HostClock("cpu")
+    everything, own = read_all() - everything, read_own() - own
+    many = everything - own > OTHERS * everything + IDLE
+    return HostClock("wall" if many else "cpu")
 
 
 def take(readings: list[Reading], name: str) -> list[float]:

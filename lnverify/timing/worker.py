@@ -12,7 +12,7 @@ from lnverify.timing.job import Job, Timed
 from lnverify.timing.paths import HotPath
 from lnverify.timing.process import serve
 from lnverify.timing.rounds import measure
-from lnverify.timing.sides import Refused, bare_module, make
+from lnverify.timing.sides import Call, Refused, bare_module, make
 from lnverify.timing.verify import wrong
 
 
@@ -45,7 +45,7 @@ def time_path(job: Job, path: HotPath, candidate: Subject, baseline: Subject | N
         return Timed(path, wrong=bad)
     try:
         sides = make(path, candidate, baseline, case, job.limits)
-        clock = _clock(job, path, candidate, (sides["candidate"],))
+        clock = _clock(job, path, candidate, sides["candidate"])
         del sides
         rounds = measure(lambda: make(path, candidate, baseline, case, job.limits), clock, job.budget, job.slowed)
     except Refused as refusal:
@@ -53,11 +53,11 @@ def time_path(job: Job, path: HotPath, candidate: Subject, baseline: Subject | N
     return Timed(path, rounds, bad)
 
 
-def _clock(job: Job, path: HotPath, candidate: Subject, calls: Any) -> Clock:
+def _clock(job: Job, path: HotPath, candidate: Subject, call: Call) -> Clock:
     if path.device != "cpu":
         clock: Clock = bare_module(candidate.framework).CudaClock.of(path.device)
         return clock
-    return host_clock(job.threads, calls)
+    return host_clock(job.threads, call)
 
 
 if __name__ == "__main__":
