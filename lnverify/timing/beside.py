@@ -50,7 +50,9 @@ def unpack(root: Path, commit: str, folder: Path) -> None:
     _git(root, "archive", "--format=tar", f"--output={archive}", commit)
     with tarfile.open(archive) as tar:
         # What lies in the user's own repository, and will be run, needs no filter; Python below 3.11.4 has none.
-        tar.extractall(folder, **({"filter": "fully_trusted"} if hasattr(tarfile, "fully_trusted_filter") else {}))
+        if hasattr(tarfile, "fully_trusted_filter"):
+            tar.extraction_filter = tarfile.fully_trusted_filter
+        tar.extractall(folder)
     archive.unlink()
 
 
