@@ -21,7 +21,7 @@ from lnverify.gate.row import Row, verdict
 from lnverify.timing import job as job_module
 from lnverify.timing import worker
 from lnverify.timing.clock import HostClock, Reading
-from lnverify.timing.interval import Ratio
+from lnverify.timing.interval import Ratio, ratio
 from lnverify.timing.job import Done, Job, Timed
 from lnverify.timing.paths import HotPath
 from lnverify.timing.rounds import Rounds
@@ -185,13 +185,22 @@ def test_what_the_screen_saw_by_chance_is_not_confirmed(machine: Callable[..., M
     assert len(put.asked) == speed.SCREEN + speed.CONFIRM
 
 
-def test_false_alarms_stay_below_and_finds_above_what_is_promised(machine: Callable[..., Machine]) -> None:
-    """Six paths, at the spread that was measured: 15 % a pair, 1.5 % a process (docs/speed.md)."""
+@pytest.mark.parametrize("stored", [False, True], ids=["beside", "stored"])
+def test_false_alarms_stay_below_and_finds_above_what_is_promised(
+    machine: Callable[..., Machine], stored: bool
+) -> None:
+    """Six paths, at a spread of 15 % a pair and 1.5 % a process, as measured on a loaded machine (docs/speed.md)."""
     found = {}
     paths = tuple(HotPath((32, 768 + n), "float32", "forward") for n in range(6))
     for true in (1.0, 1.05, 1.10):
-        machine(dict.fromkeys(paths, true), pairs=100, seed=3)
-        found[true] = sum("worse" in outcomes(Job("t", paths)) for _ in range(20))
+        before = None
+        if stored:
+            of = machine(dict.fromkeys(paths, 1.0), pairs=200, seed=1)
+            rounds = {p: [of.timed(p).rounds for _ in range(speed.CONFIRM)] for p in paths}
+            alpha = speed.alpha_of(len(paths), stored=True)
+            before = {p.name: speed.Before(ratio([r.ratios() for r in rounds[p] if r], alpha)) for p in paths}
+        machine(dict.fromkeys(paths, true), pairs=200, seed=3)
+        found[true] = sum("worse" in outcomes(Job("t", paths), before) for _ in range(20))
     assert found[1.0] == 0
     assert found[1.05] >= 16
     assert found[1.10] == 20

@@ -16,7 +16,7 @@ ALPHA = 0.025  # for each bound of an interval that decides nothing
 
 @dataclass(frozen=True)
 class Summary:
-    """One path. seconds: of one call, median; ratio: candidate to baseline.
+    """One path. seconds: of one call by the deciding clock, median; wall, cpu: by each clock. ratio: to the baseline.
 
     limits: how much of the time of the path a copy of as many bytes takes, into memory that is there ('copy') and into
     memory that it allocates ('clone'): 1 is as fast as memory allows. Above 1 the copy was disturbed, or the candidate
@@ -31,6 +31,8 @@ class Summary:
     limits: dict[str, float] = field(default_factory=dict)
     why: str = ""
     able: bool = True
+    wall: float | None = None
+    cpu: float | None = None
 
     @property
     def impossible(self) -> bool:
@@ -43,7 +45,8 @@ class Summary:
         return {
             "name": path.name, "shape": list(path.shape), "dtype": path.dtype, "what": path.what,
             "device": path.device, "bytes": path.bytes, "seconds": self.seconds,
-            "baseline_seconds": self.baseline_seconds, "clock": self.clock,
+            "wall_seconds": self.wall, "cpu_seconds": self.cpu, "baseline_seconds": self.baseline_seconds,
+            "clock": self.clock,
             "ratio": self.ratio.to_json() if self.ratio else None,
             "of_copy": self.limits.get("copy"), "of_clone": self.limits.get("clone"),
             "above_limit": self.impossible, "why": self.why,
@@ -60,6 +63,7 @@ def summary(done: Sequence[Done], path: HotPath, alpha: float = ALPHA) -> Summar
         able = all(timed.able for timed in seen)
         return Summary(path, why=why or "the clock did not move", able=able)
     pooled = [s for found in rounds for s in found.seconds("candidate")]
+    read = [reading for found in rounds for reading in found.readings["candidate"]]
     pairs = [found.ratios() for found in rounds if "baseline" in found.readings]
     limits = {
         name: median([share for found in rounds for share in found.ratios(name, "candidate")])
@@ -70,4 +74,5 @@ def summary(done: Sequence[Done], path: HotPath, alpha: float = ALPHA) -> Summar
         path, median(pooled),
         median([s for found in rounds for s in found.seconds("baseline")]) if pairs else None,
         ratio(pairs, alpha) if any(pairs) else None, "+".join(sorted({found.clock for found in rounds})), limits, why,
+        wall=median([reading.wall for reading in read]), cpu=median([reading.cpu for reading in read]),
     )  # fmt: skip
