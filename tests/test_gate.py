@@ -356,6 +356,10 @@ def test_statistics_in_sixteen_bits_fail(folder: Path, baseline: str) -> None:
         lnverify("gate", "--baseline", "b.json", "--json", "out.json").exit_code == 1
     )  # accuracy is lost all the same
     assert "LN101 float32" not in rows_of()
+    other = (folder / "lnverify.toml").read_text().replace(baseline, "./base.py:ln")
+    (folder / "lnverify.toml").write_text(other)  # what is expected of another target
+    assert lnverify("gate", baseline, "--baseline", "b.json", "--json", "out.json").exit_code == 1
+    assert rows_of()["LN101 float32"]["outcome"] == "worse"
 
 
 def test_another_machine_is_named_and_its_seconds_are_not_used(folder: Path, baseline: str) -> None:

@@ -175,7 +175,8 @@ def _decide(
     from lnverify.timing import beside
 
     def known(report: Report) -> None:
-        expectations.apply(report, project, settings.target, whole=False)
+        if settings.target in project.targets:
+            expectations.apply(report, project, settings.target, whole=False)
 
     baseline = load(path) if path is not None else None
     if baseline is not None and baseline.settings.target != settings.target:
