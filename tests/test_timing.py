@@ -274,6 +274,18 @@ def test_a_job_times_what_is_right_and_says_why_not(folder: Path) -> None:
     assert kept["wrong"] == unverified["wrong"]
 
 
+def test_what_raises_while_it_is_timed_is_told_with_its_side(folder: Path) -> None:
+    right = kernel(folder)
+    (folder / "raising.py").write_text("import numpy\ndef ln(x, eps=1e-5):\n    raise ValueError('no such shape')\n")
+    given = {"paths": (PATH,), "budget": Budget(1e-9, 2, 2), "keep_wrong": True}
+    one = worker.do(Job("./raising.py:ln", against=right, **given))["timed"][0]  # type: ignore[arg-type]
+    assert (one["refused"], one["rounds"]) == ("ValueError: no such shape", None)
+    assert one["wrong"] == "it raises ValueError: no such shape"
+    other = worker.do(Job(right, against="./raising.py:ln", **given))["timed"][0]  # type: ignore[arg-type]
+    assert other["refused"] == "the baseline, ./raising.py:ln, raises ValueError: no such shape"
+    assert (other["wrong"], other["rounds"]) == ("", None)
+
+
 def timed(candidate: float, path: HotPath = PATH, **sides: float) -> Timed:
     seconds = {"candidate": candidate, "baseline": 1.0, **sides}
     return Timed(path, Rounds("cpu", 1, {name: [Reading(s, s)] * 30 for name, s in seconds.items()}))

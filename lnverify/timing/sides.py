@@ -6,6 +6,7 @@ import importlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from lnverify.adapters.calling import first_line
 from lnverify.case import Case
 from lnverify.errors import UsageError
 from lnverify.subject import Subject
@@ -25,15 +26,15 @@ def bare_module(framework: str) -> Any:
 
 
 def bare(subject: Subject, case: Case, what: str) -> Call:
-    """What of a subject is timed. Raises UsageError where there is nothing, and Refused with what it raised."""
+    """What of a subject is timed, tried once. Raises UsageError where there is nothing, Refused with what it raised."""
     if subject.bare is None:
         raise UsageError(f"{subject.target} cannot be timed: only torch and NumPy code in this process can.")
     try:
-        return subject.bare(case.request("y", *case.gradients()), what)
-    except KeyboardInterrupt:
-        raise
-    except Exception as error:
-        raise Refused(f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}") from error
+        call = subject.bare(case.request("y", *case.gradients()), what)
+        call()
+    except Exception as error:  # whatever the subject raises
+        raise Refused(first_line(error)) from error
+    return call
 
 
 def make(
@@ -42,7 +43,10 @@ def make(
     """All sides of a path, on fresh memory. limits: with the copies. Raises what `bare` does."""
     sides = {"candidate": bare(candidate, case, path.what)}
     if baseline is not None:
-        sides["baseline"] = bare(baseline, case, path.what)
+        try:
+            sides["baseline"] = bare(baseline, case, path.what)
+        except Refused as refusal:
+            raise Refused(f"the baseline, {baseline.target}, raises {refusal}") from refusal
     if limits:
         sides["copy"], sides["clone"] = bare_module(candidate.framework).copies(path.copied, path.dtype, path.device)
     return sides
