@@ -14,10 +14,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 from lnverify.cli import main
+from lnverify.finding import Report
 from lnverify.gate import examined, speed
 from lnverify.gate.correctness import accuracy, compare
 from lnverify.gate.examined import Examined, least
 from lnverify.gate.row import Row, verdict
+from lnverify.gate.settings import Settings
 from lnverify.timing import job as job_module
 from lnverify.timing import worker
 from lnverify.timing.clock import HostClock, Reading
@@ -26,7 +28,7 @@ from lnverify.timing.job import Done, Job, Timed
 from lnverify.timing.paths import HotPath
 from lnverify.timing.rounds import Rounds
 from tests.test_beside import commit, git
-from tests.timing_samples import WorkTime, counted_kernel
+from tests.timing_samples import WorkTime, counted_kernel, kernel
 
 PATH = HotPath((32, 768), "float32", "forward")
 OTHER = HotPath((512, 1024), "float32", "forward")
@@ -108,6 +110,17 @@ def test_the_verdict_is_the_worst_that_is_known() -> None:
     assert verdict(rows("same", "better", "unsure")) == "could not tell"
     assert verdict(rows("same", "better")) == "passed"
     assert verdict([]) == "could not tell"
+
+
+def test_a_process_of_its_own_examines_and_its_death_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = Settings(kernel(tmp_path), "", ("float32",), select=("LN401",))
+    report = examined.examine(settings)
+    assert isinstance(report, Report)
+    assert {(r.law, r.dtype, r.verdict) for r in report.results} == {("LN401", "float32", "holds")}
+    (tmp_path / "dies.py").write_text("import os\nimport numpy\ndef ln(x, eps=1e-5):\n    os._exit(3)\n")
+    found = examined.of_report(examined.examine(Settings("./dies.py:ln", "", ("float32",), select=("LN401",))))
+    assert found.lost == "the process ended with status 3 (it printed nothing)"
 
 
 # Speed, on ratios that the test makes
