@@ -133,6 +133,8 @@ def test_wall_time_decides_where_several_threads_compute() -> None:
     assert clock_of(1.0, 0.0) == "cpu"
     assert clock_of(1.0, 0.1) == "cpu"  # a tenth of its own: less than a tenth of all
     assert clock_of(1.0, 0.2) == "wall"
+    late = iter([0.0, 5.0, 5.0, 5.0])  # threads of an earlier call, which are at rest in the second trial
+    assert host_clock(1, lambda: None, lambda: next(late), lambda: 0.0).name == "cpu"
     assert Rounds("wall", 1, {"candidate": [Reading(2.0, 1.0)]}).seconds("candidate") == [2.0]
 
 
