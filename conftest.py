@@ -1,4 +1,5 @@
-"""The option `--device`, where the tests of properties/test_device.py run; and surroundings that every test gets."""
+"""The options `--device`, where the tests of properties/test_device.py run, and `--ln-target`, what benchmarks/ times;
+and surroundings that every test gets."""
 
 from __future__ import annotations
 
@@ -9,8 +10,9 @@ import pytest
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--device cuda` runs the right implementations in torch on the GPU too."""
+    """`--device cuda` runs the right implementations in torch on the GPU too; `--ln-target mypkg:ln` times that."""
     parser.addoption("--device", default="cpu", help="device for properties/test_device.py: cpu (default) or cuda")
+    parser.addoption("--ln-target", default="", help="what benchmarks/ times; default torch's layer norm")
 
 
 @pytest.fixture(autouse=True)

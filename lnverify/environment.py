@@ -22,7 +22,7 @@ def describe(subject: Subject) -> dict[str, Any]:
         "lnverify": own,
         "python": platform.python_version(),
         "platform": f"{platform.system()} {platform.machine()}",
-        "processor": _processor(),
+        "processor": processor(),
         "cores": os.cpu_count() or 1,
         "versions": {**versions, **subject.versions},
         "byteorder": sys.byteorder,
@@ -31,7 +31,8 @@ def describe(subject: Subject) -> dict[str, Any]:
     }
 
 
-def _processor() -> str:
+def processor() -> str:
+    """The name of the processor."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as file:
             for line in file:

@@ -157,7 +157,7 @@ class Host:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "lnverify.host_process", str(to_child), str(from_child)],
                 pass_fds=(to_child, from_child), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(_import_path())},
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(import_path())},
                 start_new_session=True,  # an interrupt at the keyboard is for the run, which ends the process itself
             )  # fmt: skip
         os.close(to_child)
@@ -233,7 +233,7 @@ class Host:
             return ""
 
 
-def _import_path() -> list[str]:
+def import_path() -> list[str]:
     """Where the process finds this package; the rest of the path travels with the order."""
     own = str(Path(__file__).resolve().parents[1])
     return [own, *(p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p and p != own)]

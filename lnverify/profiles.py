@@ -33,13 +33,15 @@ PROFILES = {
 SELFTEST = Profile("selftest", 1, 8, 12, 1 << 14, 1 << 13, 1.0, 0.05)
 # With --full: every block of the grid, and a longer climb on the ratio.
 SELFTEST_FULL = Profile("selftest-full", 11, 100, 100, 1 << 13, 1 << 12, 1.0, 0.05)
+# What `lnverify gate` runs: enough to see a worst ratio change, in the time that a pull request has.
+GATE = Profile("gate", 1, 8, 12, 1 << 14, 1 << 13, 1.0, 0.05)
 # What --score runs on each mutant: every law, and no shrinking, for only the laws are counted.
 SCORE = Profile("score", 1, 8, 12, 1 << 16, 1 << 15, 1.0, 0.0)
 
 
 def profile(name: str) -> Profile:
     """Look a profile up. Raises UsageError for an unknown one."""
-    for own in (SELFTEST, SELFTEST_FULL, SCORE):
+    for own in (SELFTEST, SELFTEST_FULL, GATE, SCORE):
         if name == own.name:
             return own
     if name not in PROFILES:

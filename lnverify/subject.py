@@ -81,6 +81,8 @@ class Subject:
     `(normalized_shape, eps, elementwise_affine, bias, dtype, device) -> framework module`, used by the module
     laws. call_text: source lines of a standalone script that calls it and leaves the result in `y`, with
     {x}, {weight}, {bias}, {eps}, {normalized_shape} to fill in by str.format; '' where there is none.
+    bare: for what can be timed, `(request, 'forward' | 'backward' | 'both') -> call`: the subject's own code as one
+    call without arguments, on fresh memory that holds the request's arrays, with nothing of lnverify around it.
     """
 
     target: str
@@ -90,6 +92,7 @@ class Subject:
     versions: Mapping[str, str] = field(default_factory=dict)
     module: Callable[..., Any] | None = None
     call_text: str = ""
+    bare: Callable[[Request, str], Callable[[], Any]] | None = None
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,17 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("oracle",),  # what is right
     ("bounds", "running", "derivative_bounds", "row_range"),  # how far off is admissible
     ("recipes", "covering"),  # which cases there are
-    ("law", "law_files", "subject", "finding", "judgement", "profiles", "environment"),  # the nouns
+    (
+        "law",
+        "law_files",
+        "subject",
+        "finding",
+        "judgement",
+        "profiles",
+        "environment",
+        "timing.clock",
+        "timing.interval",
+    ),  # the nouns
     ("support", "yardstick", "transcript", "host", "host_process"),  # what a subject can do, and did
     # a case drawn, asked, evaluated, explained
     ("strategies", "evaluation", "edges", "huge", "diagnosis", "sixteen_bits"),
@@ -49,9 +59,9 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "shrink",
         "norm_examination",
         "norm_shrink",
-        "speed",
-        "gate",
     ),  # what makes a run of it all
+    ("timing", "timing.*"),  # how fast it is
+    ("gate", "gate.*"),  # whether a change made it worse
     ("reports", "reports.*"),  # what people and machines read of it
     # what is done with a report
     ("report_cache", "replay", "score", "selftest", "config", "expectations", "identify", "history", "history.*"),

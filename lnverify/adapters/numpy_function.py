@@ -16,20 +16,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from lnverify.adapters import numpy_bare
 from lnverify.adapters.calling import Attempt, attempt, named_gradients, refuse_within, saved_values, split
 from lnverify.adapters.destinations import BACKWARD, FORWARD, Destination, Writing, results
 from lnverify.adapters.layouts import Placed, place
 from lnverify.adapters.locate import companion, source_of
+from lnverify.adapters.numpy_bare import scalars
 from lnverify.adapters.signature import FORWARD as FORWARD_NAMES
 from lnverify.adapters.signature import (
     OWN,
     Signature,
     affine_modes,
-    axis,
     fixed_eps,
     match,
     match_pair,
-    own_values,
     parameters,
     preset_eps,
 )
@@ -78,6 +78,10 @@ def adapt(obj: Any, target: str, options: Declaration) -> Subject:
         }
         return attempt(lambda state: _run(state, request, held, obj, signature, returns, backward, output_dtype))
 
+    def bare(request: Request, what: str) -> Callable[[], Any]:
+        held = {n: hold(request.arrays[n], "contiguous").array for n in (*names, "dy") if n in request.arrays}
+        return numpy_bare.bare(request, what, held, (obj, signature), returns, backward)
+
     return Subject(
         target=target,
         capabilities=options.capabilities(
@@ -91,6 +95,7 @@ def adapt(obj: Any, target: str, options: Declaration) -> Subject:
         framework=FRAMEWORK,
         versions={"numpy": np.__version__},
         call_text=_call_text(obj, signature, len(returns)),
+        bare=bare,
     )
 
 
@@ -206,9 +211,7 @@ def _run(
             state.aliases.append(name)
 
     values: dict[str, Any] = {name: h.array for name, h in held.items() if name != "dy"}
-    values.update(eps=request.eps, normalized_shape=request.normalized_shape, dtype=storage)
-    values["axis"] = axis(request.normalized_shape)
-    values |= own_values(request.operation, request.arrays["x"].shape, request.normalized_shape)
+    values |= scalars(request)
     writing = _writing(state, request, signature, FORWARD)
     returned = _called(request, held, lambda given: writing.call(function, given), values, returns)
     y, extra, named = split(returned, returns)

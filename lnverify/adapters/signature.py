@@ -83,6 +83,10 @@ class Signature:
 
     def call(self, function: Callable[..., Any], values: Mapping[str, Any]) -> Any:
         """Call the function with our values; an absent one stays at its default, or is None without one."""
+        return self.bound(function, values)()
+
+    def bound(self, function: Callable[..., Any], values: Mapping[str, Any]) -> Callable[[], Any]:
+        """That call, to be made later and again, with nothing left to match."""
         positional: list[Any] = []
         keywords: dict[str, Any] = {}
         for parameter in self.parameters:
@@ -91,7 +95,7 @@ class Signature:
                 positional.append(parameter.default if value is None and parameter.default is not EMPTY else value)
             elif value is not None or parameter.default is EMPTY:
                 keywords[parameter.theirs] = value
-        return function(*positional, **keywords)
+        return functools.partial(function, *positional, **keywords)
 
     def text(self, function: str, values: Mapping[str, str]) -> str:
         """Source text of that call; `values` are the texts to put in."""

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from lnverify.adapters import require
-from lnverify.adapters.destinations import BACKWARD, FORWARD, results
+from lnverify.adapters import require, torch_bare
+from lnverify.adapters.destinations import BACKWARD, FORWARD, destinations, results
 from lnverify.adapters.locate import companion, source_of
 from lnverify.adapters.signature import FORWARD as FORWARD_NAMES
 from lnverify.adapters.signature import (
@@ -29,6 +29,7 @@ from lnverify.adapters.signature import (
     preset_eps,
 )
 from lnverify.adapters.torch_call import Tensors, answer, outputs, scalars, writing
+from lnverify.adapters.torch_tensors import to_tensor
 from lnverify.operation import operation
 from lnverify.protocol import Request, Response
 from lnverify.subject import Declaration, Subject
@@ -76,6 +77,12 @@ def adapt(obj: Any, target: str, options: Declaration) -> Subject:
         response = answer(request, bind, returns, own)
         return replace(response, changed=(*response.changed, *overrun)) if overrun else response
 
+    def bare(request: Request, what: str) -> Callable[[], Any]:
+        return torch_bare.bare(
+            request, what, lambda asked, tensors: _bare_forward(function, signature, asked, tensors), returns,
+            backward and (lambda asked, values: bound_writing(*backward, asked, values, BACKWARD)),
+        )  # fmt: skip
+
     return Subject(
         target=target,
         capabilities=options.capabilities(
@@ -89,7 +96,33 @@ def adapt(obj: Any, target: str, options: Declaration) -> Subject:
         framework=FRAMEWORK,
         versions={"torch": torch.__version__, "numpy": np.__version__},
         call_text=call_text(obj, signature, len(returns)),
+        bare=bare,
     )
+
+
+def _bare_forward(
+    function: Callable[..., Any], signature: Signature, request: Request, tensors: Tensors
+) -> tuple[Tensors, Callable[[], Any]]:
+    return tensors, bound_writing(function, signature, request, {**scalars(request), **tensors}, FORWARD)
+
+
+def bound_writing(
+    function: Callable[..., Any], signature: Signature, request: Request, values: Tensors, names: tuple[str, ...]
+) -> Callable[[], Any]:
+    """The call to be made later; what it writes into is made once, and is what it gives back if it returns None."""
+    made = {
+        name: to_tensor(destination.inner, destination.dtype).to(request.device)
+        for name, destination in destinations(signature, request, names).items()
+    }
+    call = signature.bound(function, {**values, **made})
+    if not made:
+        return call
+
+    def written() -> Any:
+        returned = call()
+        return made if returned is None else returned
+
+    return written
 
 
 def devices(torch: Any) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from lnverify.adapters import require, torch_norms
+from lnverify.adapters import require, torch_bare, torch_norms
 from lnverify.adapters.calling import first_line, quiet
 from lnverify.adapters.locate import source_of
 from lnverify.adapters.signature import SYNONYMS, Signature, fixed_eps, match, our_name, parameters
@@ -137,6 +137,16 @@ def adapt(obj: Any, target: str, options: Declaration) -> Subject:
             return replace(response, arrays={**response.arrays, **_initial(entry.module)})
         return response
 
+    def bare(request: Request, what: str) -> Callable[[], Any]:
+        entry = get(request)
+
+        def bound(asked: Request, tensors: Tensors) -> tuple[dict[str, Any], Callable[[], Any]]:
+            leaves, _ = _bind(torch, entry, asked, tensors)
+            values = {**scalars(asked), "x": leaves["x"]}
+            return leaves, entry.forward.bound(entry.module, values)
+
+        return torch_bare.bare(request, what, bound, options.returns or ("y",))
+
     return Subject(
         target=target,
         capabilities=options.capabilities(
@@ -150,6 +160,7 @@ def adapt(obj: Any, target: str, options: Declaration) -> Subject:
         versions={"torch": torch.__version__, "numpy": np.__version__},
         module=factory,
         call_text=_call_text(obj, make, arguments) if isinstance(make, Constructor) else "",
+        bare=bare,
     )
 
 

@@ -24,7 +24,10 @@ lnverify check                           torch.nn.functional.layer_norm
 lnverify check mypkg.nn:FusedLayerNorm   a class or function of yours
 lnverify check ./kernels.py:forward      a function in a file
 """
-COMMANDS = ("check", "identify", "laws", "explain", "replay", "selftest", "history", "bisect", "claims", "table1")
+COMMANDS = (
+    "check", "identify", "laws", "explain", "replay", "bench", "gate", "selftest", "history", "bisect",
+    "claims", "table1",
+)  # fmt: skip
 
 
 class Group(click.Group):

@@ -27,7 +27,7 @@ def text(reports: Sequence[Report]) -> str:
 
 
 def _suite(report: Report) -> ET.Element:
-    suite = ET.Element("testsuite", name=_clean(report.subject), time=f"{report.seconds:.3f}")
+    suite = ET.Element("testsuite", name=clean(report.subject), time=f"{report.seconds:.3f}")
     findings: dict[tuple[str, str, str], list[Finding]] = {}
     for finding in report.findings:
         findings.setdefault((finding.law, finding.dtype, finding.device), []).append(finding)
@@ -50,20 +50,21 @@ def _suite(report: Report) -> ET.Element:
 def _case(result: Result, findings: Sequence[Finding], strict: bool) -> ET.Element:
     name = f"{result.law} {result.name} [{result.dtype}, {result.device}]"
     family = re.sub(r"\W+", "-", wording.family(result.law)[1])
-    case = ET.Element("testcase", classname=f"lnverify.{family}", name=_clean(name))
+    case = ET.Element("testcase", classname=f"lnverify.{family}", name=clean(name))
     message = "\n".join(f"{f.message} (finding {f.id})" for f in findings) or result.reason or result.verdict
     fails = result.severity == "error" or (strict and result.severity == "warning")
     if result.verdict in wording.BAD and fails:
-        failure = ET.SubElement(case, "failure", type=result.verdict, message=_clean(message))
-        failure.text = _clean("\n\n".join(wording.details(f) for f in findings))
+        failure = ET.SubElement(case, "failure", type=result.verdict, message=clean(message))
+        failure.text = clean("\n\n".join(wording.details(f) for f in findings))
     elif result.verdict in wording.BAD:
-        ET.SubElement(case, "system-out").text = _clean(f"{result.severity}: {message}")
+        ET.SubElement(case, "system-out").text = clean(f"{result.severity}: {message}")
     elif result.verdict == "inconclusive" and result.severity == "error":
-        ET.SubElement(case, "error", type="inconclusive", message=_clean(message))
+        ET.SubElement(case, "error", type="inconclusive", message=clean(message))
     elif result.verdict in ("inapplicable", "inconclusive"):
-        ET.SubElement(case, "skipped", message=_clean(message))
+        ET.SubElement(case, "skipped", message=clean(message))
     return case
 
 
-def _clean(text: str) -> str:
+def clean(text: str) -> str:
+    """The text without what XML cannot hold."""
     return FORBIDDEN.sub("?", text)
