@@ -116,6 +116,11 @@ class Running:
             slope = 1 - np.tanh(np.maximum(np.abs(self.value) - self.error, 0.0)) ** 2
             return self.context.rounded(value, slope * self.error)
 
+    def step(self) -> Running:
+        """1 where v is positive, else 0; +- 1 where v - e <= 0 <= v + e: a right algorithm may be on either side."""
+        with np.errstate(all="ignore"):
+            return Running(self.value > 0, np.where(np.abs(self.value) <= self.error, 1.0, 0.0), self.context)
+
     def sum(self, axis: int | tuple[int, ...] | None = None) -> Running:
         """Sum: the errors of the terms plus h u sum|terms|, h for the terms that are not exactly zero."""
         with np.errstate(all="ignore"):

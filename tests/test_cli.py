@@ -68,7 +68,7 @@ def test_check_without_a_target_checks_layer_norm_with_seed_0(runner: Any) -> No
     assert result.exit_code == 0
     assert calls == [
         {
-            "target": TARGET, "operation": "layer_norm", "dtypes": None, "devices": None, "profile": "quick",
+            "target": TARGET, "operation": None, "dtypes": None, "devices": None, "profile": "quick",
             "select": None, "ignore": None, "strict": False, "fail_fast": False, "seed": 0,
             "max_examples": None, "time_limit": None, "progress": None, "isolate": True, "huge": False,
             "limits": Limits(), "jobs": 1,

@@ -20,13 +20,12 @@ from lnverify.adapters.calling import Attempt, attempt, named_gradients, refuse_
 from lnverify.adapters.destinations import BACKWARD, FORWARD, Destination, Writing, results
 from lnverify.adapters.layouts import Placed, place
 from lnverify.adapters.locate import companion, source_of
-from lnverify.adapters.signature import FORWARD as FORWARD_NAMES
 from lnverify.adapters.signature import (
-    OWN,
     Signature,
     affine_modes,
     axis,
     fixed_eps,
+    forward_names,
     match,
     match_pair,
     own_values,
@@ -53,12 +52,12 @@ def claims(obj: object) -> bool:
 def adapt(obj: Any, target: str, options: Declaration) -> Subject:
     """Raises SignatureError where parameters cannot be matched."""
     backward = None
-    own_names = OWN.get(options.operation or "", ())
+    allowed = forward_names(options.operation or "layer_norm", parameters(obj))
     if options.backward is None:
-        signature = match(parameters(obj), target, options.arguments, (*FORWARD_NAMES, *own_names))
+        signature = match(parameters(obj), target, options.arguments, allowed)
     else:
         other = companion(options.backward, obj, target)
-        signature, matched = match_pair(parameters(obj), parameters(other), target, options.arguments, own_names)
+        signature, matched = match_pair(parameters(obj), parameters(other), target, options.arguments, allowed)
         backward = (other, matched)
     fixed = fixed_eps(signature.has("eps"), preset_eps(obj) if options.eps is None else options.eps, target)
     returns = results(signature, options.returns)
