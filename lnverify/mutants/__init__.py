@@ -34,7 +34,7 @@ SINGLE_UP = ("float32", "bfloat16", "float16")
 SIXTEEN = ("bfloat16", "float16")
 FORWARD = ("y", "dx", "dweight")  # what a wrong forward spoils: the gradients use its statistics
 GRADIENTS = ("dx", "dweight", "dbias")
-CELLS = ("torch_cells", "torch_lstm", "torch_gru")
+CELLS = ("torch_cells", "torch_lstm", "torch_gru", "torch_layers")
 WRONG = ("numerics", "numerics_root", "numerics_layout", "numerics_backward", "numerics_columns")
 
 
@@ -119,6 +119,7 @@ def _subject(entry: Mutant | Correct, label: str, dtypes: tuple[str, ...]) -> Su
         backward_from=getattr(entry, "backward_from", "input"),
     )
     target = entry.forward if entry.framework == "numpy" else entry.target
+    options = options.over(importlib.import_module("lnverify.subject").declared(target))
     if entry.fresh:
         target = entry.target()
     subject: Subject = adapters.adapt(target, label, options)

@@ -199,6 +199,12 @@ def cases(support: Support, operation: str, count: int, seed: int) -> Iterator[C
         ))  # fmt: skip
 
 
+def resting(case: Case) -> Case:
+    """The case of a cell with no state given, and no cotangents, for the forward alone."""
+    known = find_operation(case.operation)
+    return case.with_arrays(**dict.fromkeys((*known.states, *known.cotangents)))
+
+
 def reduced(subject: Subject, case: Case) -> Case:
     """The case without the gains and shifts that the subject does not have."""
     declared = subject.capabilities.parameters

@@ -138,6 +138,7 @@ class CellBounds(NormBounds):
         """compute: the format that the subject computes in."""
         super().__init__(exact, compute)
         self.step = exact
+        self.around: dict[str, Float64Array] = {}  # by state: how far it may be from the one that the case holds
         self.count = exact.cell.longest(exact.extents)
 
     def slack(self, entry: Normalised) -> Running:
@@ -155,7 +156,10 @@ class CellBounds(NormBounds):
 
     @property
     def _given(self) -> list[Running]:
-        return list(self.step.inputs(self.context.exact, self.slack).values())
+        given = self.step.inputs(self.context.exact, self.slack)
+        for name, error in self.around.items():
+            given[name] = Running(given[name].value, error, self.context)
+        return list(given.values())
 
     @cached_property
     def backward(self) -> dict[str, Running]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from lnverify.case import Case
 from lnverify.floats import round_values
-from lnverify.norms.cases import Shape, kind, make, reduced, shapes
+from lnverify.norms.cases import Shape, kind, make, reduced, resting, shapes
 from lnverify.operation import operation as find_operation
 from lnverify.subject import Subject
 from lnverify.support import AFFINE_TEXT, EPS, Support
@@ -43,6 +43,13 @@ def find_support(subject: Subject, operation: str, dtype: str, device: str) -> S
         outputs += [name for name in find_operation(operation).gradients if name in declared.outputs]
     elif wanted:
         refused.append(f"{dtype}: gradients ({answer.refusal})")
+    outputs += ["module"] if declared.module else []
+    if find_operation(operation).states:
+        problem = subject.run(resting(case).request("y")).refusal
+        if problem is None:
+            outputs.append("resting")
+        else:
+            refused.append(f"{dtype}: a call without a state ({problem})")
     eps = [start]
     for value in (float(round_values(e, declared.eps_dtype)) for e in EPS if declared.eps is None):
         problem = refusal(base, affine[0], value)
