@@ -45,7 +45,8 @@ class Capabilities:
     batch_invariant, deterministic: declared, then judged in bits.
     eps_dtype: the format that it stores eps in (ONNX: float32); the oracle then gets eps rounded to it.
     threads: thread counts to run with, (1, 2) by default. parameter_dtype: anything but 'input' says that 16-bit x
-    with float32 parameters is not to be asked. parameters: those gains and shifts of a cell that it has, None for all.
+    with float32 parameters is not to be asked. parameters: those gains and shifts of a cell that it has, None for all;
+    sequence: it takes several steps at once; gates: their declared order.
     """
 
     dtypes: tuple[str, ...] = ("float64", "float32", "bfloat16", "float16")
@@ -66,6 +67,7 @@ class Capabilities:
     fixed_shape: tuple[int, ...] | None = None
     parameters: tuple[str, ...] | None = None
     sequence: bool = False
+    gates: str = ""
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Capabilities:

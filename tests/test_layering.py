@@ -54,7 +54,8 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "gate",
     ),  # what makes a run of it all
     ("reports", "reports.*"),  # what people and machines read of it
-    ("report_cache", "replay", "score", "selftest", "config", "expectations", "identify"),  # what is done with a report
+    # what is done with a report
+    ("report_cache", "replay", "score", "selftest", "config", "expectations", "identify", "identify_cell"),
     ("claims", "claims.*"),  # what is said about it all, and whether that is so
     ("cli", "cli.*", "pytest_plugin"),  # what people call
     ("", "__main__"),  # the front page, lnverify/__init__.py
