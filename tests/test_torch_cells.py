@@ -91,6 +91,27 @@ def test_a_place_that_does_not_fit_is_told(places, message: str) -> None:
     assert message in str(error.value)
 
 
+def test_a_numpy_cell_is_called_alike_and_has_its_limits_told() -> None:
+    def step(x, state, weight_ih, weight_hh, eps):
+        h, c = state
+        i, f, g, o = np.split(x @ weight_ih.T + h @ weight_hh.T, 4, axis=1)
+        c = c / (1 + np.exp(-f)) + np.tanh(g) / (1 + np.exp(-i))
+        d = c - c.mean(1, keepdims=True)
+        h = np.tanh(d / np.sqrt((d * d).mean(1, keepdims=True) + eps)) / (1 + np.exp(-o))
+        return h, (h, c)
+
+    named = {"operation": "ln_lstm", "variant": "cell_only", "framework": "numpy"}
+    subject = resolve(declare(**named)(step))
+    case = reduced(subject, make("ln_lstm_cell_only", "float64", ((2, 3), (4,)), "both", 1e-5, seed=3))
+    answer = subject.run(case.request("y", "cy"))
+    for name in ("y", "cy"):
+        assert np.abs(answer.arrays[name].values - CellExact(case).pair(name).hi).max() < 1e-14
+    with pytest.raises(SignatureError, match="a layer over sequences is called in torch only"):
+        resolve(declare(**named, sequence=True)(step))
+    with pytest.raises(SignatureError, match="a separate backward of ln_lstm_cell_only is called in torch only"):
+        resolve(declare(**named, backward=lambda dy, x: x)(step))
+
+
 def test_a_constructor_without_sizes_is_told() -> None:
     class Fixed(torch.nn.Module):
         def __init__(self, n):

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from lnverify.adapters import cell_calls
 from lnverify.adapters.calling import Attempt, attempt, named_gradients, refuse_within, saved_values, split
 from lnverify.adapters.destinations import BACKWARD, FORWARD, Destination, Writing, results
 from lnverify.adapters.layouts import Placed, place
@@ -33,8 +34,9 @@ from lnverify.adapters.signature import (
     preset_eps,
 )
 from lnverify.adapters.two_threads import at_once
+from lnverify.errors import SignatureError
 from lnverify.floats import FORMATS, FloatArray
-from lnverify.operation import operation
+from lnverify.operation import Operation, operation
 from lnverify.protocol import Request, Response
 from lnverify.subject import Declaration, Subject
 
@@ -61,8 +63,16 @@ def adapt(obj: Any, target: str, options: Declaration) -> Subject:
         backward = (other, matched)
     fixed = fixed_eps(signature.has("eps"), preset_eps(obj) if options.eps is None else options.eps, target)
     returns = results(signature, options.returns)
-    names = operation(options.operation or "layer_norm").arguments
-    taken = tuple(name for name in names if signature.has(name))
+    known = operation(options.operation or "layer_norm")
+    names = known.arguments
+    taken = tuple(name for name in names if signature.has(name) or (name in known.states and signature.has("state")))
+    function = obj
+    if known.cell is not None:
+        returns, function = known.outputs, _cell(obj, known)
+        if options.sequence or (backward is not None and (len(known.outputs) > 1 or options.gates)):
+            what = "a layer over sequences" if options.sequence else f"a separate backward of {known.name}"
+            raise SignatureError(f"{target}: {what} is called in torch only: write it in torch, or declare none.")
+    gates = cell_calls.order(known, options)
     output_dtype = options.output_dtype or "input"
     gradients = tuple(f"d{name}" for name in names) if backward else ()
 
@@ -75,15 +85,18 @@ def adapt(obj: Any, target: str, options: Declaration) -> Subject:
             for name in (*names, "dy")
             if name in request.arrays and not (name == "dy" and request.layouts.get(name) == "output")
         }
-        return attempt(lambda state: _run(state, request, held, obj, signature, returns, backward, output_dtype))
+        return attempt(
+            lambda state: _run(state, request, held, function, signature, returns, backward, output_dtype, gates)
+        )
 
     return Subject(
         target=target,
         capabilities=options.capabilities(
             dtypes=("float64", "float32"),
-            outputs=("y", *(n for n in returns if n in ("mean", "rstd")), *gradients),
+            outputs=("y", *(n for n in returns if n in ("mean", "rstd", *known.outputs[1:])), *gradients),
             max_dims=signature.max_dims,
-            affine=affine_modes("weight" in taken, "bias" in taken),
+            affine=affine_modes(bool({*known.gains} & {*taken}), bool({*known.shifts} & {*taken})),
+            parameters=None if known.cell is None else tuple(n for n in taken if n in (*known.gains, *known.shifts)),
             eps=fixed,
         ),
         run=run,
@@ -91,6 +104,16 @@ def adapt(obj: Any, target: str, options: Declaration) -> Subject:
         versions={"numpy": np.__version__},
         call_text=_call_text(obj, signature, len(returns)),
     )
+
+
+def _cell(function: Callable[..., Any], known: Operation) -> Callable[..., Any]:
+    """A cell whose results are no longer nested: y, and c where it has one."""
+
+    def flat(*args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        found = cell_calls.results(known, function(*args, **kwargs))
+        return (found[0], *found[len(found) - len(known.outputs) + 1 :])
+
+    return flat
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,6 +208,7 @@ def _run(
     returns: tuple[str, ...],
     backward: tuple[Callable[..., Any], Signature] | None,
     output_dtype: str,
+    gates: str,
 ) -> None:
     if request.repeat:
         raise TypeError("rows are repeated for torch subjects only")
@@ -200,7 +224,9 @@ def _run(
         if any(np.may_share_memory(value, h.placed.buffer) for h in held.values()):
             state.aliases.append(name)
 
-    values: dict[str, Any] = {name: h.array for name, h in held.items() if name != "dy"}
+    known = operation(request.operation)
+    given_arrays = {name: h.array for name, h in held.items() if name not in known.cotangents}
+    values: dict[str, Any] = cell_calls.arguments(known, given_arrays, gates)
     values.update(eps=request.eps, normalized_shape=request.normalized_shape, dtype=storage)
     values["axis"] = axis(request.normalized_shape)
     values |= own_values(request.operation, request.arrays["x"].shape, request.normalized_shape)

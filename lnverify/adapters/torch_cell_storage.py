@@ -16,21 +16,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from lnverify.adapters.cell_calls import reordered
 from lnverify.errors import SignatureError
 from lnverify.operation import Operation
 from lnverify.subject import Declaration
 
 TRANSPOSED = ".T"
 ZEROS = "zeros"
-
-
-def reordered(known: Operation, name: str, tensor: Any, order: str) -> Any:
-    """A stacked argument with its gates in another order; anything else as it is."""
-    cell = known.cell
-    if cell is None or order == cell.gates or not cell.axes.get(name, "").startswith("q"):
-        return tensor
-    blocks = tensor.reshape(len(order), -1, *tensor.shape[1:])
-    return blocks[[cell.gates.index(gate) for gate in order]].reshape(tensor.shape)
 
 
 class Storage:

@@ -11,17 +11,18 @@ their places for the call, so that autograd carries every gradient back to the a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from lnverify.adapters import require
 from lnverify.adapters.calling import first_line, quiet
+from lnverify.adapters.cell_calls import arguments, order, results
 from lnverify.adapters.signature import EMPTY, Signature, cell_names, fixed_eps, match, our_name, parameters
 from lnverify.adapters.torch_call import Tensors, answer, outputs, scalars
-from lnverify.adapters.torch_cell_storage import Storage, reordered
-from lnverify.errors import SignatureError, UsageError
+from lnverify.adapters.torch_cell_storage import Storage
+from lnverify.errors import SignatureError
 from lnverify.operation import Operation, operation
 from lnverify.protocol import Request, Response
 from lnverify.subject import Declaration, Subject
@@ -34,18 +35,6 @@ KEPT = 64  # modules; the oldest is dropped
 Values = Mapping[str, Any]
 
 
-def order(known: Operation, options: Declaration) -> str:
-    """The declared order of the gates. Raises UsageError for other letters than those of the operation."""
-    assert known.cell is not None
-    declared = options.gates or known.cell.gates
-    if sorted(declared) != sorted(known.cell.gates):
-        allowed = f"write the letters {known.cell.gates!r} in the order in which the gates are stacked"
-        raise UsageError(
-            f"gates={declared} does not fit {known.name}: {allowed if known.cell.gates else 'it has none'}."
-        )
-    return declared
-
-
 def stepping(call: Callable[[Values], Any], known: Operation, options: Declaration) -> Callable[[Tensors], Any]:
     """A call by arguments of the operation, in the conventions of whoever is called; its results as (y, cy, hy)."""
     wanted = order(known, options)
@@ -55,18 +44,11 @@ def stepping(call: Callable[[Values], Any], known: Operation, options: Declarati
         several = x.dim() == 3
         if several and not options.sequence:
             raise TypeError("a cell takes one step at a time")
-        values = {name: reordered(known, name, tensor, wanted) for name, tensor in leaves.items()}
+        values = arguments(known, leaves, wanted)
         if options.sequence:
             x = x if several else x[None]
             values["x"] = x.transpose(0, 1) if options.batch_first else x
-        states = [leaves[name] for name in known.states if name in leaves]
-        if states:
-            values["state"] = states[0] if len(states) == 1 else tuple(states)
-        found = list(_flat(call(values)))
-        count = len(known.outputs)
-        if not count <= len(found) <= count + 1:
-            names = ", ".join(known.outputs)
-            raise TypeError(f"{len(found)} tensors are returned for {names}: return these, or an output before them")
+        found, count = results(known, call(values)), len(known.outputs)
         y, states = found[0], found[-count:]
         if options.sequence and len(found) > count:
             y = y.transpose(0, 1) if options.batch_first else y
@@ -75,14 +57,6 @@ def stepping(call: Callable[[Values], Any], known: Operation, options: Declarati
         return (y, *states[1:], states[0])
 
     return run
-
-
-def _flat(returned: Any) -> Iterator[Any]:
-    if isinstance(returned, tuple | list):
-        for part in returned:
-            yield from _flat(part)
-    else:
-        yield returned
 
 
 def returns(known: Operation) -> tuple[str, ...]:

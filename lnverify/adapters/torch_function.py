@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from lnverify.adapters import require, torch_cells
+from lnverify.adapters import cell_calls, require, torch_cells
 from lnverify.adapters.destinations import BACKWARD, FORWARD, results
 from lnverify.adapters.locate import companion, source_of
 from lnverify.adapters.signature import (
@@ -28,6 +28,7 @@ from lnverify.adapters.signature import (
     preset_eps,
 )
 from lnverify.adapters.torch_call import Tensors, answer, outputs, scalars, writing
+from lnverify.errors import SignatureError
 from lnverify.operation import operation
 from lnverify.protocol import Request, Response
 from lnverify.subject import Declaration, Subject
@@ -61,7 +62,9 @@ def adapt(obj: Any, target: str, options: Declaration) -> Subject:
     names = known.arguments
     taken = tuple(name for name in names if signature.has(name) or (name in known.states and signature.has("state")))
     if known.cell is not None:
-        torch_cells.order(known, options)
+        if backward is not None and (len(known.outputs) > 1 or options.gates):
+            raise SignatureError(f"{target}: a separate backward of {known.name} cannot be called: declare none.")
+        cell_calls.order(known, options)
         returns = torch_cells.returns(known)
 
     def run(request: Request) -> Response:
