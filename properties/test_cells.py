@@ -130,6 +130,16 @@ def test_the_paper_s_lstm_does_not_see_the_scale_of_x_and_the_one_with_a_norm_pe
             assert apart < 1e-14 if same else apart > 1e-3, (name, array)
 
 
+def test_the_gradient_of_h_does_not_see_the_scale_of_the_recurrent_matrix_where_it_is_normalised_alone() -> None:
+    """At eps = 0: LN(s V h) is LN(V h), and so is its derivative by h, which does not shrink or grow with s."""
+    for name, same in (("ln_lstm", True), ("ln_gru", True), ("ln_lstm_cell_only", False)):
+        case = make(name, "float64", ((2, 3), (4,)), "both", 0.0)
+        scaled = {n: FloatArray.of(case.arrays[n].values * 16, "float64") for n in ("weight_hh", "weight_hn")
+                  if case.has(n)}  # fmt: skip
+        apart = np.abs(CellExact(case.with_arrays(**scaled)).pair("dh").hi - CellExact(case).pair("dh").hi).max()
+        assert apart < 1e-13 if same else apart > 1e-3, name
+
+
 def test_adding_one_vector_to_every_row_of_a_normalised_matrix_changes_nothing_in_the_paper_s_lstm() -> None:
     for name, same in (("ln_lstm", True), ("ln_lstm_cell_only", False)):
         case = make(name, "float64", ((2, 3), (4,)), "both", 1e-5)
