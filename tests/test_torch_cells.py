@@ -9,6 +9,7 @@ from lnverify.errors import SignatureError, UsageError
 from lnverify.floats import FloatArray
 from lnverify.norms.cases import make, reduced
 from lnverify.norms.cells import CellExact
+from lnverify.replay import judge_stored
 from lnverify.runner import check
 from lnverify.subject import declare, resolve
 
@@ -137,6 +138,18 @@ def test_what_is_declared_need_not_be_asked_for_and_may_not_be_contradicted() ->
     assert (report.operation, report.verdict) == ("ln_lstm", "holds")
     with pytest.raises(UsageError, match="declares the operation ln_lstm, not ln_gru: leave --operation out"):
         check(layers.Cell, operation="ln_gru", dtypes=["float32"], profile="score")
+
+
+@pytest.mark.parametrize(
+    ("name", "law"), [("kept-state", "LN805"), ("normalised-carry", "LN807"), ("over-time", "LN808")]
+)
+def test_a_finding_is_judged_again_from_its_stored_answers(name: str, law: str) -> None:
+    entry = next(entry for entry in layers.MUTANTS if entry.id == f"lstm-{name}")
+    report = check(entry.subject(), operation=entry.operation, dtypes=["float32"], select=[law], profile="score",
+                   fail_fast=True)  # fmt: skip
+    again = judge_stored(report.findings[0])
+    assert again.bad
+    assert again.cause == report.findings[0].cause
 
 
 @pytest.mark.parametrize("name", ["lstm-layer", "gru-kernels"])

@@ -117,8 +117,10 @@ def command(
     # All that can be wrong with the arguments is found here, before the first framework is imported.
     project = config.load(Path.cwd())
     operation = operation or project.operation
+    if variant and not operation:
+        raise UsageError(f"--variant {variant} is one of an operation: give --operation too, ln_lstm say.")
     chosen = known_operation(operation or "layer_norm", variant)
-    operation = chosen.name if operation or variant else None
+    operation = chosen.name if operation else None
     default = chosen.default
     options["profile"] = options["profile"] or project.profile
     options["dtypes"] = tuple(dict.fromkeys(map(canonical_dtype, dtypes))) if dtypes else project.dtypes
