@@ -14,7 +14,7 @@ from itertools import permutations
 import numpy as np
 
 from lnverify.case import Case
-from lnverify.floats import FORMATS, FloatArray
+from lnverify.floats import FORMATS, Float64Array, FloatArray
 from lnverify.identify import Fact
 from lnverify.norms.cases import make, reduced
 from lnverify.norms.cells import CellBounds, CellExact
@@ -30,12 +30,17 @@ UPDATE = {"paper": "h' = (1 - z) h + z n", "z_keeps": "h' = z h + (1 - z) n"}
 
 @dataclass(frozen=True)
 class Candidate:
-    """A variant with an order of gates; apart: by output, how far off the answer is, over the largest exact number."""
+    """A variant with an order of gates.
+
+    apart: by output, how far off the answer is, over the largest exact number; normalised: the same for the new c of
+    the answer and the LN of the exact one, None without a c.
+    """
 
     variant: str
     gates: str
     fits: bool
     apart: dict[str, float]
+    normalised: float | None = None
 
 
 def variants(name: str) -> tuple[str, ...]:
@@ -76,12 +81,21 @@ def _candidates(case: Case, answer: dict[str, FloatArray]) -> Iterator[Candidate
             arrays = {n: _from(entry.cell.axes.get(n, ""), a, order, entry.cell.gates) for n, a in alike.items()}
             exact = CellExact(replace(case, operation=name, arrays=arrays))
             due = {output: exact.pair(output).hi for output in entry.outputs}
-            apart = {o: float(np.abs(answer[o].values - v).max() / np.abs(v).max()) for o, v in due.items()}
+            apart = {output: _apart(answer[output], value) for output, value in due.items()}
+            normalised = _apart(answer["cy"], _normalised(due["cy"], case.eps)) if "cy" in due else None
             fits = max(apart.values()) < NEAR
             if fits:
                 bounds = CellBounds(exact, FORMATS[case.dtype])
                 fits = all(judge_values(bounds, output, answer[output]).state == "holds" for output in due)
-            yield Candidate(entry.variant, "".join(order), fits, apart)
+            yield Candidate(entry.variant, "".join(order), fits, apart, normalised)
+
+
+def _apart(got: FloatArray, due: Float64Array) -> float:
+    return float(np.abs(got.values - due).max() / np.abs(due).max())
+
+
+def _normalised(c: Float64Array, eps: float) -> Float64Array:
+    return np.asarray((c - c.mean(1, keepdims=True)) / np.sqrt(c.var(1, keepdims=True) + eps))
 
 
 def _from(axes: str, array: FloatArray, order: tuple[str, ...], gates: str) -> FloatArray:
@@ -111,6 +125,10 @@ def _facts(found: list[Candidate], declared: str, known: Operation) -> Iterator[
             order = f", gates {stacked(best)}" if ours else ""
             off = f"off by {best.apart[output]:.2g} of the largest number"
             yield Fact(f"nearest on {output}", f"{family} {best.variant}{order}", off)
+        best = min(found, key=lambda candidate: candidate.apart["y"])
+        if best.normalised is not None and min(best.normalised, best.apart["cy"]) < NEAR:
+            normed = best.normalised < best.apart["cy"]
+            yield Fact("carried", "c normalised" if normed else "c as it is", "by the c of the nearest on y")
         return
     how = "every output keeps its bound"
     yield Fact("variant", " or ".join(dict.fromkeys(c.variant for c in fitting)), how)
