@@ -54,8 +54,10 @@ class Case:
 
     @property
     def affine(self) -> str:
-        """Which parameters are present: 'both', 'weight', 'bias' or 'none'."""
-        present = [name for name in ("weight", "bias") if self.has(name)]
+        """Which parameters are present: 'both', 'weight' (gains), 'bias' (shifts) or 'none'."""
+        known = operation(self.operation)
+        kinds = {"weight": known.gains, "bias": known.shifts}
+        present = [kind for kind, names in kinds.items() if any(map(self.has, names))]
         return "both" if len(present) == 2 else (*present, "none")[0]
 
     @property

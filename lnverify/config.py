@@ -54,7 +54,7 @@ class Config:
 
     path: Path | None = None
     targets: tuple[str, ...] = ()
-    operation: str = "layer_norm"
+    operation: str | None = None
     dtypes: tuple[str, ...] | None = None
     profile: str = "quick"
     expected: tuple[Expected, ...] = ()
@@ -88,9 +88,9 @@ def _config(path: Path, table: Mapping[str, Any]) -> Config:
     entries = table.get("expected", [])
     if not isinstance(entries, list) or not all(isinstance(e, dict) for e in entries):
         raise UsageError(f"{path.name!r}: expected is no list of tables: write [[expected]] above each.")
-    dtypes = table.get("dtypes")
+    dtypes, said = table.get("dtypes"), table.get("operation")
     return Config(
-        path, tuple(map(str, targets)), find_operation(str(table.get("operation", "layer_norm"))).name,
+        path, tuple(map(str, targets)), find_operation(str(said)).name if said else None,
         tuple(canonical_dtype(str(d)) for d in dtypes) if dtypes else None,
         find_profile(str(table.get("profile", "quick"))).name, tuple(_entry(path, e, targets) for e in entries),
     )  # fmt: skip

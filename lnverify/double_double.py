@@ -150,6 +150,10 @@ class DoubleDouble:
         e = (kept * -2.0).exp()
         return (1.0 - e) / (1.0 + e) * sign
 
+    def step(self) -> DoubleDouble:
+        """1 where positive, 0 elsewhere."""
+        return DoubleDouble(((self.hi > 0) | ((self.hi == 0) & (self.lo > 0))).astype(np.float64))
+
     def sum(self, axis: int | tuple[int, ...] | None = None) -> DoubleDouble:
         """Sum over one or more axes by a binary tree: relative to sum|.|, error at most log2(n) 2^-103."""
         axes = range(self.ndim) if axis is None else (axis,) if isinstance(axis, int) else axis

@@ -25,6 +25,7 @@ from lnverify.case import Case
 from lnverify.floats import FORMATS, Float64Array, FloatArray, distance, error_in_ulp, quantum
 from lnverify.judgement import ALONE, COLUMN_OUTPUTS, ROW_OUTPUTS, Judgement
 from lnverify.law import Outcome
+from lnverify.operation import operation
 from lnverify.oracle import Exact, Pair
 from lnverify.protocol import Response
 from lnverify.row_range import Range
@@ -119,7 +120,8 @@ class Evaluation:
     def _wanted(self) -> tuple[str, ...]:
         can = self.subject.capabilities.outputs
         grads = self.asked.gradients() if self.asked.has("dy") else ()
-        return ("y", *(o for o in ("mean", "rstd") if o in can), *(g for g in grads if g in can))
+        outputs = operation(self.asked.operation).outputs
+        return (*outputs, *(o for o in ("mean", "rstd") if o in can), *(g for g in grads if g in can))
 
     @cached_property
     def response(self) -> Response:

@@ -95,6 +95,7 @@ class Host:
         return Subject(
             target=self.about["target"], capabilities=Capabilities.from_json(self.about["capabilities"]), run=self.run,
             framework=self.about["framework"], versions=self.about["versions"], call_text=self.about["call_text"],
+            operation=self.about["operation"],
         )  # fmt: skip
 
     def predict(self, seconds: Callable[[int, int], float]) -> None:

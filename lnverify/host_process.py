@@ -37,7 +37,8 @@ def main() -> None:
         wire.write(writing, {"error": type(error).__name__, "message": str(error)})  # type: ignore[arg-type]
         return
     about = {"target": subject.target, "capabilities": asdict(subject.capabilities), "framework": subject.framework,
-             "versions": dict(subject.versions), "call_text": subject.call_text}  # fmt: skip
+             "versions": dict(subject.versions), "call_text": subject.call_text,
+             "operation": subject.operation}  # fmt: skip
     wire.write(writing, about)  # type: ignore[arg-type]
     while True:
         try:

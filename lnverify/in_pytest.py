@@ -89,7 +89,7 @@ def conformance(
         chosen = _given(dtypes) or project.dtypes or wording.DTYPE_ORDER
         wanted = Order(
             target,
-            operation or project.operation,
+            operation or project.operation or "layer_norm",
             (),
             tuple(dict.fromkeys(map(canonical_dtype, chosen))),
             _given(devices) or ("cpu",),

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lnverify.case import Case
 from lnverify.evaluation import Evaluation
 from lnverify.examination import Examination
+from lnverify.finding import Result
+from lnverify.floats import FORMATS
 from lnverify.law import Law, Outcome
 from lnverify.norm_shrink import NormShrinker
 from lnverify.norms.cases import cases
 from lnverify.norms.views import view
+from lnverify.operation import cells
 
 FIXED = 192  # cases of one block; the levels of lnverify.norms.cases have met in most pairs by then
 
@@ -45,6 +48,21 @@ class NormExamination(Examination):
 
     def _quality(self, evaluation: Evaluation) -> None:
         """Nothing: the tier `pair` belongs to the closed forms of layer norm."""
+
+    def results(self) -> list[Result]:
+        """One result for each law; what 16 bits cannot inform is inapplicable (lnverify.norms.cells)."""
+        found = super().results()
+        dtype = self.support.dtype
+        coarse = FORMATS[dtype].precision <= 11 and dtype not in self.support.subject.capabilities.compute
+        if not coarse or self.operation not in cells():
+            return found
+        reason = f"behind norms nothing informs it in {dtype}: declare what the cell computes in, compute=float32"
+        return [
+            replace(result, verdict="inapplicable", reason=reason)
+            if result.verdict == "inconclusive" and result.informative == 0
+            else result
+            for result in found
+        ]
 
     def _shrunk(
         self, law: Law, check: Callable[[Case], Outcome], budget: float, cause: str, case: Case, outcome: Outcome

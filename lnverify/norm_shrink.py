@@ -45,7 +45,8 @@ class NormShrinker(Shrinker):
                 yield cut
 
     def _setting(self, case: Case, outcome: Outcome) -> Iterator[Case]:
-        for dropped in (("weight", "bias"), ("bias",), ("weight",)):
+        known = operation(case.operation)
+        for dropped in ((*known.gains, *known.shifts), known.shifts, known.gains):
             fewer = case.with_arrays(**dict.fromkeys(dropped))
             if fewer.affine != case.affine and fewer.affine in self.affine:
                 yield fewer
@@ -112,19 +113,21 @@ def taken(case: Case, axis: int, size: int) -> Case | None:
     return cut if view(cut).n > 1 or operation(case.operation).formula == "rms_norm" else None
 
 
-CELL_AXES: dict[str, tuple[int, ...]] = {  # of each array: 0 rows, 1 inputs, 2 units
-    "x": (0, 1), "h": (0, 2), "dy": (0, 2), "weight_ih": (2, 1), "weight_hh": (2, 2), "weight": (2,), "bias": (2,),
-}  # fmt: skip
-
-
 def _cell(case: Case, axis: int, size: int) -> Case | None:
-    """A cell with fewer rows, inputs or units."""
-    if axis == 2 and size < 2:
+    """A cell with fewer rows, inputs or units (0, 1, 2): of every gate the first ones."""
+    known = operation(case.operation)
+    cell = known.cell
+    if cell is None or (axis == 2 and size < 2):
         return None
+    rows, inputs = case.arrays["x"].shape
+    extents = cell.extents(rows, inputs, case.n)
     arrays = {}
     for name, array in case.arrays.items():
-        kept = tuple(slice(0, size) if a == axis else slice(None) for a in CELL_AXES[name])
-        arrays[name] = FloatArray(array.dtype, np.ascontiguousarray(array.bits[kept]))
+        letters = "bj" if name in known.cotangents else cell.axes[name]
+        kept = tuple(slice(0, size) if letter in ("b", "k", "ij")[axis] else slice(None) for letter in letters)
+        bits = array.bits.reshape(tuple(extents[letter] for letter in letters))[kept]
+        shape = (-1, *bits.shape[2:]) if letters.startswith("q") else bits.shape
+        arrays[name] = FloatArray(array.dtype, np.ascontiguousarray(bits.reshape(shape)))
     return _cut(case, arrays, (size,) if axis == 2 else case.normalized_shape)
 
 

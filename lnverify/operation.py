@@ -2,13 +2,15 @@
 
 Everything that travels between laws and subjects is a named array; the names come from here. For an output
 `y` the cotangent is `dy`; for an argument `x` the gradient is `dx`, the tangent `tx`; the cotangent of the
-gradient `dx` in the double backward is `vx`, and its results are `d2x`, `d2weight`, ... and `d2dy`.
+gradient `dx` in the double backward is `vx`, and its results are `d2x`, `d2weight`, ... and `d2dy`. Of an LSTM cell
+`cy` is the new c beside the new h, `y`; its cotangent is `dcy`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lnverify.cell import Cell, named_variants, neutral
 from lnverify.errors import UsageError
 
 
@@ -25,11 +27,29 @@ class Operation:
     states: tuple[str, ...] = ()
     formula: str = ""  # its program in reference/norms.py or cells.py, '' for what has an oracle of its own
     default: str = "torch.nn.functional.layer_norm"  # checked where no target is named; '' for none
+    family: str = ""  # what several variants have in common: ln_lstm
+    variant: str = ""
+    cell: Cell | None = None  # axes and normalisations of a recurrent cell
 
     @property
     def arguments(self) -> tuple[str, ...]:
         """Every differentiable argument."""
         return self.inputs + self.states + self.parameters
+
+    @property
+    def gains(self) -> tuple[str, ...]:
+        """The parameters that multiply what is normalised; they may be absent, and are then 1."""
+        return tuple(name for name in self.parameters if neutral(name) == 1)
+
+    @property
+    def shifts(self) -> tuple[str, ...]:
+        """The parameters that are added; they may be absent, and are then 0."""
+        return tuple(name for name in self.parameters if neutral(name) == 0)
+
+    @property
+    def cotangents(self) -> tuple[str, ...]:
+        """Names of the cotangents of the outputs."""
+        return tuple(f"d{name}" for name in self.outputs)
 
     @property
     def gradients(self) -> tuple[str, ...]:
@@ -62,10 +82,11 @@ _norm("layer_norm_channels")
 _norm("layer_norm_eps_outside")
 
 
-OPERATIONS["ln_rnn"] = Operation(
-    "ln_rnn", ("x",), ("weight_ih", "weight_hh", "weight", "bias"), ("y",), ("eps",), states=("h",), formula="ln_rnn",
-    default="",
-)  # fmt: skip
+for _name, _family, _variant, _cell in named_variants():
+    OPERATIONS[_name] = Operation(
+        _name, ("x",), _cell.parameters, tuple(_cell.states), ("eps",), states=tuple(_cell.states.values()),
+        formula=_name, default="", family=_family, variant=_variant, cell=_cell,
+    )  # fmt: skip
 
 
 def derived() -> tuple[str, ...]:
@@ -83,8 +104,17 @@ def cells() -> tuple[str, ...]:
     return tuple(name for name, entry in OPERATIONS.items() if entry.formula and entry.states)
 
 
-def operation(name: str) -> Operation:
-    """Look an operation up by name. Raises UsageError for an unknown one."""
+def operation(name: str, variant: str | None = None) -> Operation:
+    """Look an operation up by name, and by its variant where it has several.
+
+    Raises UsageError for an unknown one.
+    """
     if name not in OPERATIONS:
         raise UsageError(f"unknown operation {name!r}: choose from {', '.join(sorted(OPERATIONS))}.")
-    return OPERATIONS[name]
+    if variant is None:
+        return OPERATIONS[name]
+    found = {entry.variant: entry for entry in OPERATIONS.values() if entry.family and entry.family == name}
+    if variant not in found:
+        allowed = f"choose from {', '.join(found)}" if found else "leave the variant out"
+        raise UsageError(f"{name} has no variant {variant!r}: {allowed}.")
+    return found[variant]

@@ -32,7 +32,8 @@ DEFAULT_TARGET = "torch.nn.functional.layer_norm"
 def check(
     target: Any = DEFAULT_TARGET,
     *,
-    operation: str = "layer_norm",
+    operation: str | None = None,
+    variant: str | None = None,
     dtypes: Iterable[str] | None = None,
     devices: Iterable[str] | None = None,
     profile: str = "quick",
@@ -51,8 +52,9 @@ def check(
 ) -> Report:
     """Check an implementation and report what holds and what does not.
 
-    target: a target string, a callable, a module class or instance, or a Subject. dtypes: names, default all
-    that the subject supports. devices: default ('cpu',). profile: quick, ci or deep. select, ignore: law ids,
+    target: a target string, a callable, a module class or instance, or a Subject. operation: what it computes, by
+    default what it declares, else layer_norm; variant: which one of several (ln_lstm: per_gate). dtypes: names, default
+    all that the subject supports. devices: default ('cpu',). profile: quick, ci or deep. select, ignore: law ids,
     prefixes or names. strict: warnings count as violations. fail_fast: stop at the first error. seed: of what
     Hypothesis draws (the grid is fixed). max_examples: Hypothesis examples per strategy. time_limit: seconds.
     isolate: run the subject in a process of its own (lnverify.host), within `limits`, so that its death is a finding
@@ -61,16 +63,16 @@ def check(
     Raises UsageError, TargetError, FrameworkError or SignatureError for what the caller can mend.
     """
     started = time.monotonic()
-    find_operation(operation)
+    said = operation is not None or variant is not None
+    asked = find_operation(operation or "layer_norm", variant).name if said else None
     find_profile(profile)
     wanted = tuple(canonical_dtype(d) for d in dtypes) if dtypes is not None else None
     selected, ignored = _names(select), _names(ignore)
-    if not any(law.covers(operation) for law in select_laws(selected, ignored)):
-        own = ", ".join(law.id for law in select_laws() if law.covers(operation))
-        raise UsageError(f"no selected law says anything of {operation}: its laws are {_range(own)}.")
+    if asked is not None:
+        _require_laws(asked, selected, ignored)
     places = tuple(devices) if devices is not None else ("cpu",)
     plan = Plan(
-        target, operation, profile, selected, ignored, seed, max_examples, fail_fast,
+        target, asked or "layer_norm", profile, selected, ignored, seed, max_examples, fail_fast,
         None if time_limit is None else started + time_limit, isolate, limits or Limits(), huge,
     )  # fmt: skip
     if not str(seed).isdigit():
@@ -83,7 +85,11 @@ def check(
     parts: list[Part] = []
     stopped = ""
     with examined(plan, places[0]) as subject:
-        report = Report(subject.target, operation, profile, seed, strict, environment=environment.describe(subject))
+        plan = replace(plan, operation=_agreed(asked, subject))
+        _require_laws(plan.operation, selected, ignored)
+        report = Report(
+            subject.target, plan.operation, profile, seed, strict, environment=environment.describe(subject)
+        )
         work = [(device, dtype) for device in places for dtype in require_dtypes(subject, wanted)]
         try:
             for part in _parts(plan, subject, work, jobs, progress):
@@ -98,6 +104,21 @@ def check(
     report.seconds = time.monotonic() - started
     report.stages["rest"] = max(report.seconds - sum(report.stages.values()), 0.0)
     return report
+
+
+def _agreed(asked: str | None, subject: Subject) -> str:
+    """The operation of a run. Raises UsageError where the subject declares another one than is asked for."""
+    declared = subject.operation or asked or "layer_norm"
+    family = find_operation(declared).family
+    if asked not in (None, declared) and (not family or find_operation(str(asked)).family != family):
+        raise UsageError(f"{subject.target} declares the operation {declared}, not {asked}: leave --operation out.")
+    return declared
+
+
+def _require_laws(operation: str, selected: tuple[str, ...] | None, ignored: tuple[str, ...] | None) -> None:
+    if not any(law.covers(operation) for law in select_laws(selected, ignored)):
+        own = ", ".join(law.id for law in select_laws() if law.covers(operation))
+        raise UsageError(f"no selected law says anything of {operation}: its laws are {_range(own)}.")
 
 
 def _range(ids: str) -> str:

@@ -110,11 +110,19 @@ class Running:
         return self.context.rounded(root, error)
 
     def tanh(self) -> Running:
-        """tanh(v) +- e (1 - tanh(m)^2), m the smallest |w| on [v - e, v + e]: the steepest slope there."""
+        """tanh(v) +- e (1 - tanh(m)^2) + ROUNDINGS u, m the smallest |w| on [v - e, v + e]: the steepest slope there.
+
+        The last term is absolute: forms by exponentials, 2/(1 + exp(-2 v)) - 1 say, subtract numbers of the order of 1.
+        """
         with np.errstate(all="ignore"):
             value = np.tanh(self.value)
             slope = 1 - np.tanh(np.maximum(np.abs(self.value) - self.error, 0.0)) ** 2
-            return self.context.rounded(value, slope * self.error)
+            return self.context.rounded(value, slope * self.error + ROUNDINGS * self.context.u)
+
+    def step(self) -> Running:
+        """1 where v is positive, else 0; +- 1 where v - e <= 0 <= v + e: a right algorithm may be on either side."""
+        with np.errstate(all="ignore"):
+            return Running(self.value > 0, np.where(np.abs(self.value) <= self.error, 1.0, 0.0), self.context)
 
     def sum(self, axis: int | tuple[int, ...] | None = None) -> Running:
         """Sum: the errors of the terms plus h u sum|terms|, h for the terms that are not exactly zero."""

@@ -16,6 +16,7 @@ import numpy as np
 from lnverify.case import Case
 from lnverify.floats import Float64Array, FloatArray
 from lnverify.law import Outcome
+from lnverify.operation import operation
 
 SIMPLE_EPS = 1e-5  # the default of most frameworks
 Check = Callable[[Case], Outcome]
@@ -164,8 +165,11 @@ class Shrinker:
                 yield self._with(case, "x", values)
 
     def _simpler_arrays(self, case: Case) -> Iterator[Case]:
-        """weight, bias and dy one after the other: constant, signs, whole numbers."""
-        for name, simple in (("weight", 1.0), ("bias", 0.0), ("dy", 1.0)):
+        """Parameters, states and cotangents one after the other: constant, signs, whole numbers."""
+        known = operation(case.operation)
+        ones = [name for name in known.parameters if name not in known.shifts]
+        simplest = dict.fromkeys(ones, 1.0) | dict.fromkeys((*known.shifts, *known.states), 0.0)
+        for name, simple in (simplest | dict.fromkeys(known.cotangents, 1.0)).items():
             if case.has(name):
                 values = case.arrays[name].values
                 for target in (np.full(values.shape, simple), np.sign(values), np.round(values)):

@@ -36,7 +36,8 @@ class Capabilities:
     outputs: subset of y, mean, rstd, dx, dweight, dbias, ty, d2x, ... that it can produce at all; refined by
     the warm-up.
     eps: a fixed eps that cannot be set, else None. max_dims: largest number of normalised dimensions, None
-    for any. fixed_shape: the only normalized_shape that it accepts (a module instance), None for any.
+    for any. fixed_shape: the only normalized_shape that it accepts (a module instance), None for any; of
+    a cell (inputs, units).
     affine: which of 'both', 'weight', 'bias', 'none' it accepts; refined by the warm-up.
     compute: format of the statistics by dtype name, where declared ('float32' for 16 bits by default).
     backward_from: 'input', or 'output' where the backward rebuilds xhat from y.
@@ -44,7 +45,8 @@ class Capabilities:
     batch_invariant, deterministic: declared, then judged in bits.
     eps_dtype: the format that it stores eps in (ONNX: float32); the oracle then gets eps rounded to it.
     threads: thread counts to run with, (1, 2) by default. parameter_dtype: anything but 'input' says that 16-bit x
-    with float32 parameters is not to be asked.
+    with float32 parameters is not to be asked. parameters: those gains and shifts of a cell that it has, None for all;
+    sequence: it takes several steps at once; gates: their declared order.
     """
 
     dtypes: tuple[str, ...] = ("float64", "float32", "bfloat16", "float16")
@@ -63,6 +65,9 @@ class Capabilities:
     threads: tuple[int, ...] = ()
     module: bool = False
     fixed_shape: tuple[int, ...] | None = None
+    parameters: tuple[str, ...] | None = None
+    sequence: bool = False
+    gates: str = ""
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Capabilities:
@@ -83,6 +88,7 @@ class Subject:
     {x}, {weight}, {bias}, {eps}, {normalized_shape} to fill in by str.format; '' where there is none.
     bare: for what can be timed, `(request, 'forward' | 'backward' | 'both') -> call`: the subject's own code as one
     call without arguments, on fresh memory that holds the request's arrays, with nothing of lnverify around it.
+    operation: what it was resolved for or declares; '' where nobody says.
     """
 
     target: str
@@ -93,6 +99,7 @@ class Subject:
     module: Callable[..., Any] | None = None
     call_text: str = ""
     bare: Callable[[Request, str], Callable[[], Any]] | None = None
+    operation: str = ""
 
 
 @dataclass(frozen=True)
@@ -103,8 +110,10 @@ class Declaration:
     the statistics, one name for every dtype or a mapping by dtype. backward: a separate backward function, or
     its name in the same file. arguments: their parameter names to ours ({'g1': 'weight'}; in a target
     `map=g1:weight`). returns: names of what the forward returns, ('y', 'mean', 'rstd') to expose the
-    statistics. module: the callable builds a module. The other fields: see Capabilities. extra: options of
-    one adapter only, as text.
+    statistics. module: the callable builds a module. variant: which of the operation's; gates: their letters in the
+    order in which they are stacked; parameters: where a module keeps those of a cell
+    (lnverify.adapters.torch_cell_storage); sequence: it takes all steps at once, with batch_first those of a row after
+    each other. The other fields: see Capabilities. extra: options of one adapter only, as text.
     """
 
     name: str | None = None
@@ -127,6 +136,11 @@ class Declaration:
     arguments: Mapping[str, str] | None = None
     returns: tuple[str, ...] | None = None
     module: bool | None = None
+    variant: str | None = None
+    gates: str | None = None
+    parameters: Mapping[str, str | tuple[str, ...]] | None = None
+    sequence: bool | None = None
+    batch_first: bool | None = None
     extra: Mapping[str, str] = field(default_factory=dict)
 
     def over(self, other: Declaration) -> Declaration:
@@ -136,7 +150,8 @@ class Declaration:
 
     def capabilities(self, **found: Any) -> Capabilities:
         """Capabilities that an adapter found, overruled by what is declared."""
-        names = {f.name for f in fields(Capabilities)} - {"compute", "outputs", "module", "fixed_shape"}
+        own = {"compute", "outputs", "module", "fixed_shape", "parameters"}
+        names = {f.name for f in fields(Capabilities)} - own
         said = {name: v for name in names if (v := getattr(self, name, None)) is not None}
         merged = Capabilities(**{**found, **said})
         if self.compute is None:
@@ -166,6 +181,13 @@ def _pairs(value: Any) -> dict[str, str]:
     if any(len(pair) != 2 for pair in pairs):
         raise ValueError("pairs like theirs:ours, separated by commas, are expected")
     return {theirs.strip(): ours.strip() for theirs, ours in pairs}
+
+
+def _places(value: Any) -> dict[str, str | tuple[str, ...]]:
+    """{our name: their place, or one for each gate}; as text 'ours:theirs,ours:i+f+g+o'."""
+    if isinstance(value, Mapping):
+        return {str(k): v if isinstance(v, str) else tuple(map(str, v)) for k, v in value.items()}
+    return {ours: theirs if "+" not in theirs else tuple(theirs.split("+")) for ours, theirs in _pairs(value).items()}
 
 
 def _compute(value: Any) -> str | dict[str, str]:
@@ -218,6 +240,11 @@ PARSERS: dict[str, Callable[[Any], Any]] = {
     "arguments": _pairs,
     "returns": _listed,
     "module": _truth,
+    "variant": str,
+    "gates": lambda v: str(v).lower(),
+    "parameters": _places,
+    "sequence": _truth,
+    "batch_first": _truth,
 }
 
 
@@ -245,7 +272,7 @@ def declare(
     /,
     *,
     name: str | None = None,
-    operation: str = "layer_norm",
+    operation: str | None = None,
     framework: str | None = None,
     dtypes: tuple[str, ...] | str | None = None,
     devices: tuple[str, ...] | str | None = None,
@@ -264,11 +291,16 @@ def declare(
     arguments: Mapping[str, str] | None = None,
     returns: tuple[str, ...] = ("y",),
     module: bool = False,
+    variant: str | None = None,
+    gates: str | None = None,
+    parameters: Mapping[str, str | tuple[str, ...]] | None = None,
+    sequence: bool | None = None,
+    batch_first: bool | None = None,
 ) -> Any:
     """Decorator `lnverify.subject`: say about a function or class what lnverify cannot see from its code.
 
     The object is returned unchanged but for one attribute. See Declaration for the arguments. Raises
-    UsageError for a value that is not allowed.
+    UsageError for a value that is not allowed. Without an operation it is the one that a run asks for.
 
         @lnverify.subject(dtypes=("float32", "bfloat16"), eps=1e-6, arguments={"g1": "weight"})
         def fused(x, g1): ...
@@ -345,8 +377,12 @@ def resolve(
         options, text = declaration(parsed.options), parsed.text
         obj = parsed if parsed.kind else importlib.import_module("lnverify.adapters.locate").locate(parsed)
     options = options.over(declared(obj))
-    options = replace(options, operation=options.operation or operation_named(operation).name)
+    chosen = operation_named(options.operation or operation)
+    if options.variant is not None:
+        chosen = operation_named(chosen.family or chosen.name, options.variant)
+    options = replace(options, operation=chosen.name, variant=chosen.variant or None)
     subject: Subject = adapters.adapt(obj, options.name or text or adapters.title(obj), options)
+    subject = replace(subject, operation=chosen.name)
     if device.partition(":")[0] not in {d.partition(":")[0] for d in subject.capabilities.devices}:
         allowed = ", ".join(subject.capabilities.devices)
         raise UsageError(f"device {device!r} is not available to {subject.target}: choose from {allowed}.")

@@ -20,7 +20,7 @@ from lnverify.norms.exact import KEYS, Exact
 from lnverify.norms.judge import judge
 from lnverify.norms.support import find_support
 from lnverify.norms.views import view
-from lnverify.operation import norms, operation
+from lnverify.operation import cells, norms, operation
 from lnverify.runner import check
 from lnverify.subject import Subject, resolve
 
@@ -201,18 +201,18 @@ def test_a_mutant_is_killed(mutant) -> None:
 @pytest.mark.parametrize("entry", norm_correct(), ids=lambda c: c.id)
 def test_a_right_one_is_not_accused(entry) -> None:
     """On a part of the list in every dtype; `lnverify selftest` runs the whole of it."""
-    judged = 0
+    judged, count = 0, 10 if entry.operation in cells() else 26  # a cell has up to 14 outputs and gradients
     for dtype in DTYPES:
         support = find_support(entry.subject(), entry.operation, dtype, "cpu")
         assert not isinstance(support, str)
         evaluator = Evaluator(support.subject)
-        for case in cases(support, entry.operation, 26, 0):
+        for case in cases(support, entry.operation, count, 0):
             evaluation = evaluator.evaluate(case)
             for output in outputs(case):
                 judgement = judge(evaluation, output)
                 assert judgement.state in ("holds", "vacuous"), (dtype, case.label, judgement.sentence())
                 judged += judgement.state == "holds"
-    assert judged > 150
+    assert judged > 5 * count
 
 
 @pytest.mark.parametrize(

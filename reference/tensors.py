@@ -8,11 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from sympy import Add, Expr, Idx, Indexed, IndexedBase, Mul, Sum
+from sympy import Add, Expr, Function, Idx, Indexed, IndexedBase, Integer, Mul, Sum
 
 
 class ProgramError(ValueError):
     """A program breaks one of the rules above; the message names the statement."""
+
+
+class step(Function):  # noqa: N801 - a function in formulas, named as SymPy names its own
+    """1 where its argument is positive, else 0; its derivative is 0 wherever it has one."""
+
+    def fdiff(self, argindex: int = 1) -> Expr:
+        """The derivative."""
+        return Integer(0)
 
 
 def name_of(tensor: Indexed) -> str:

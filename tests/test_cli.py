@@ -62,13 +62,21 @@ def lnverify(*words: str) -> Result:
 # --- check
 
 
+def test_a_variant_is_one_of_an_operation(runner: Any) -> None:
+    calls = runner(samples.report())
+    assert lnverify("check", "--operation", "ln_lstm", "--variant", "per_gate", "cells.py:step").exit_code == 0
+    assert calls[0]["operation"] == "ln_lstm_per_gate"
+    alone = CliRunner().invoke(main, ["check", "--variant", "per_gate"])
+    assert "give --operation too" in alone.output + str(alone.exception)
+
+
 def test_check_without_a_target_checks_layer_norm_with_seed_0(runner: Any) -> None:
     calls = runner(samples.report())
     result = lnverify("check")
     assert result.exit_code == 0
     assert calls == [
         {
-            "target": TARGET, "operation": "layer_norm", "dtypes": None, "devices": None, "profile": "quick",
+            "target": TARGET, "operation": None, "dtypes": None, "devices": None, "profile": "quick",
             "select": None, "ignore": None, "strict": False, "fail_fast": False, "seed": 0,
             "max_examples": None, "time_limit": None, "progress": None, "isolate": True, "huge": False,
             "limits": Limits(), "jobs": 1,

@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[1]
 # From the ground up; names relative to the package. A new file goes on the lowest floor above all it imports.
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("errors", "python_file", "floats", "double_double"),  # numbers
-    ("operation", "case", "protocol", "wire"),  # what is asked and answered
+    ("cell", "operation", "case", "protocol", "wire"),  # what is asked and answered
     ("formulas", "formulas.*"),  # what SymPy derives
     ("dual",),  # derivatives of what is derived
     ("oracle",),  # what is right
@@ -64,7 +64,18 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("gate", "gate.*"),  # whether a change made it worse
     ("reports", "reports.*"),  # what people and machines read of it
     # what is done with a report
-    ("report_cache", "replay", "score", "selftest", "config", "expectations", "identify", "history", "history.*"),
+    (
+        "report_cache",
+        "replay",
+        "score",
+        "selftest",
+        "config",
+        "expectations",
+        "identify",
+        "identify_cell",
+        "history",
+        "history.*",
+    ),
     ("claims", "claims.*"),  # what is said about it all, and whether that is so
     ("cli", "cli.*", "in_pytest"),  # what people call
     ("", "__main__"),  # the front page, lnverify/__init__.py

@@ -16,26 +16,26 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lnverify.adapters import numpy_bare
+from lnverify.adapters import cell_calls, numpy_bare
 from lnverify.adapters.calling import Attempt, attempt, named_gradients, refuse_within, saved_values, split
 from lnverify.adapters.destinations import BACKWARD, FORWARD, Destination, Writing, results
 from lnverify.adapters.layouts import Placed, place
 from lnverify.adapters.locate import companion, source_of
 from lnverify.adapters.numpy_bare import scalars
-from lnverify.adapters.signature import FORWARD as FORWARD_NAMES
 from lnverify.adapters.signature import (
-    OWN,
     Signature,
     affine_modes,
     fixed_eps,
+    forward_names,
     match,
     match_pair,
     parameters,
     preset_eps,
 )
 from lnverify.adapters.two_threads import at_once
+from lnverify.errors import SignatureError
 from lnverify.floats import FORMATS, FloatArray
-from lnverify.operation import operation
+from lnverify.operation import Operation, operation
 from lnverify.protocol import Request, Response
 from lnverify.subject import Declaration, Subject
 
@@ -53,17 +53,25 @@ def claims(obj: object) -> bool:
 def adapt(obj: Any, target: str, options: Declaration) -> Subject:
     """Raises SignatureError where parameters cannot be matched."""
     backward = None
-    own_names = OWN.get(options.operation or "", ())
+    allowed = forward_names(options.operation or "layer_norm", parameters(obj))
     if options.backward is None:
-        signature = match(parameters(obj), target, options.arguments, (*FORWARD_NAMES, *own_names))
+        signature = match(parameters(obj), target, options.arguments, allowed)
     else:
         other = companion(options.backward, obj, target)
-        signature, matched = match_pair(parameters(obj), parameters(other), target, options.arguments, own_names)
+        signature, matched = match_pair(parameters(obj), parameters(other), target, options.arguments, allowed)
         backward = (other, matched)
     fixed = fixed_eps(signature.has("eps"), preset_eps(obj) if options.eps is None else options.eps, target)
     returns = results(signature, options.returns)
-    names = operation(options.operation or "layer_norm").arguments
-    taken = tuple(name for name in names if signature.has(name))
+    known = operation(options.operation or "layer_norm")
+    names = known.arguments
+    taken = tuple(name for name in names if signature.has(name) or (name in known.states and signature.has("state")))
+    function = obj
+    if known.cell is not None:
+        returns, function = known.outputs, _cell(obj, known)
+        if options.sequence or (backward is not None and (len(known.outputs) > 1 or options.gates)):
+            what = "a layer over sequences" if options.sequence else f"a separate backward of {known.name}"
+            raise SignatureError(f"{target}: {what} is called in torch only: write it in torch, or declare none.")
+    gates = cell_calls.order(known, options)
     output_dtype = options.output_dtype or "input"
     gradients = tuple(f"d{name}" for name in names) if backward else ()
 
@@ -76,7 +84,9 @@ def adapt(obj: Any, target: str, options: Declaration) -> Subject:
             for name in (*names, "dy")
             if name in request.arrays and not (name == "dy" and request.layouts.get(name) == "output")
         }
-        return attempt(lambda state: _run(state, request, held, obj, signature, returns, backward, output_dtype))
+        return attempt(
+            lambda state: _run(state, request, held, function, signature, returns, backward, output_dtype, gates)
+        )
 
     def bare(request: Request, what: str) -> Callable[[], Any]:
         held = {n: hold(request.arrays[n], "contiguous").array for n in (*names, "dy") if n in request.arrays}
@@ -86,9 +96,10 @@ def adapt(obj: Any, target: str, options: Declaration) -> Subject:
         target=target,
         capabilities=options.capabilities(
             dtypes=("float64", "float32"),
-            outputs=("y", *(n for n in returns if n in ("mean", "rstd")), *gradients),
+            outputs=("y", *(n for n in returns if n in ("mean", "rstd", *known.outputs[1:])), *gradients),
             max_dims=signature.max_dims,
-            affine=affine_modes("weight" in taken, "bias" in taken),
+            affine=affine_modes(bool({*known.gains} & {*taken}), bool({*known.shifts} & {*taken})),
+            parameters=None if known.cell is None else tuple(n for n in taken if n in (*known.gains, *known.shifts)),
             eps=fixed,
         ),
         run=run,
@@ -97,6 +108,16 @@ def adapt(obj: Any, target: str, options: Declaration) -> Subject:
         call_text=_call_text(obj, signature, len(returns)),
         bare=bare,
     )
+
+
+def _cell(function: Callable[..., Any], known: Operation) -> Callable[..., Any]:
+    """A cell whose results are no longer nested: y, and c where it has one."""
+
+    def flat(*args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        found = cell_calls.results(known, function(*args, **kwargs))
+        return (found[0], *found[len(found) - len(known.outputs) + 1 :])
+
+    return flat
 
 
 @dataclass(frozen=True, eq=False)
@@ -195,6 +216,7 @@ def _run(
     returns: tuple[str, ...],
     backward: tuple[Callable[..., Any], Signature] | None,
     output_dtype: str,
+    gates: str,
 ) -> None:
     if request.repeat:
         raise TypeError("rows are repeated for torch subjects only")
@@ -210,7 +232,9 @@ def _run(
         if any(np.may_share_memory(value, h.placed.buffer) for h in held.values()):
             state.aliases.append(name)
 
-    values: dict[str, Any] = {name: h.array for name, h in held.items() if name != "dy"}
+    known = operation(request.operation)
+    given_arrays = {name: h.array for name, h in held.items() if name not in known.cotangents}
+    values: dict[str, Any] = cell_calls.arguments(known, given_arrays, gates)
     values |= scalars(request)
     writing = _writing(state, request, signature, FORWARD)
     returned = _called(request, held, lambda given: writing.call(function, given), values, returns)

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from lnverify.errors import SignatureError
+from lnverify.operation import Operation
+from lnverify.operation import operation as find_operation
 
 SYNONYMS: dict[str, tuple[str, ...]] = {
     "x": ("x", "input", "hidden_states", "inp", "a", "inputs", "tensor", "data"),
@@ -27,6 +29,8 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "running_mean": ("running_mean", "moving_mean"),
     "running_var": ("running_var", "running_variance", "moving_var", "moving_variance"),
     "h": ("h", "hx", "hidden", "state", "h_prev"),
+    "c": ("c", "cx", "cell", "c_prev"),
+    "state": ("state", "hx", "hidden", "states", "hc"),
     "weight_ih": ("weight_ih", "w_ih", "w_x", "wx"),
     "weight_hh": ("weight_hh", "w_hh", "w_h", "wh"),
     "dy": ("dy", "grad_output", "grad_out", "dout", "grad_y", "grad"),
@@ -44,7 +48,6 @@ BACKWARD = ("dy", *FORWARD, "y", "mean", "rstd", "saved")
 OWN: dict[str, tuple[str, ...]] = {
     "group_norm": ("num_groups",),
     "batch_norm": ("training", "running_mean", "running_var"),
-    "ln_rnn": ("h", "weight_ih", "weight_hh"),
 }
 # torch's C functions have no signature that Python could inspect.
 BUILTINS: dict[str, str] = {
@@ -107,6 +110,21 @@ class Signature:
         return f"{function}({', '.join(given)})"
 
 
+def forward_names(operation: str, found: list[inspect.Parameter] | None) -> tuple[str, ...]:
+    """Our names that a forward of an operation may have."""
+    known = find_operation(operation)
+    return (*FORWARD, *OWN.get(operation, ())) if known.cell is None else cell_names(known, found)
+
+
+def cell_names(
+    known: Operation, found: list[inspect.Parameter] | None, without: tuple[str, ...] = ()
+) -> tuple[str, ...]:
+    """Those of a cell: its arguments and eps; `state` in the place of (h, c) where it has no parameter for c alone."""
+    apart = len(known.states) == 1 or any(our_name(p.name, ("c",)) for p in found or ())
+    states = known.states if apart else ("state",)
+    return ("x", "eps", *states, *(name for name in known.parameters if name not in without))
+
+
 def own_values(operation: str, x: tuple[int, ...], normalized_shape: tuple[int, ...]) -> dict[str, Any]:
     """Values of the names in OWN: the number of groups follows from the channels that share a mean."""
     if operation == "group_norm":
@@ -155,9 +173,11 @@ def preset_eps(function: Any) -> float | None:
 def our_name(theirs: str, allowed: Iterable[str]) -> str:
     """Our name for a parameter name of theirs, '' if it is no synonym of an allowed one."""
     allowed = tuple(allowed)
+    if theirs in allowed:
+        return theirs
     for spelling in (theirs, theirs.lower(), theirs.lower().strip("_")):
         for ours in allowed:
-            if spelling in SYNONYMS[ours]:
+            if spelling in SYNONYMS.get(ours, (ours,)):
                 return ours
     return ""
 
@@ -206,7 +226,7 @@ def match(
             ours = ""
         positional = p.kind is p.POSITIONAL_ONLY or by_position
         if not ours and p.default is EMPTY:
-            names = "; ".join(f"{o}: {', '.join(SYNONYMS[o])}" for o in allowed)
+            names = "; ".join(f"{o}: {', '.join(SYNONYMS.get(o, (o,)))}" for o in allowed)
             raise SignatureError(
                 f"{label}: the parameter {p.name!r} cannot be matched: rename it to one of ({names}), "
                 f"give it a default, or declare it, {_declare_hint(p.name, allowed)}."
@@ -250,11 +270,11 @@ def match_pair(
     backward: list[inspect.Parameter] | None,
     label: str,
     arguments: Mapping[str, str] | None,
-    own: tuple[str, ...] = (),
+    allowed: tuple[str, ...] = FORWARD,
 ) -> tuple[Signature, Signature]:
     """Match a forward and its separate backward; a declared name goes to whichever of the two has it.
 
-    own: names of the operation's own (OWN).
+    allowed: what the forward may take (forward_names); the backward may take the same beside names of its own.
 
     Raises SignatureError as `match` does.
     """
@@ -264,8 +284,13 @@ def match_pair(
     to_forward = {k: v for k, v in declared.items() if k in here or k not in names}
     to_backward = {k: v for k, v in declared.items() if k in names}
     return (
-        match(forward, label, to_forward, (*FORWARD, *own)),
-        match(backward, f"the backward of {label}", to_backward, (*BACKWARD, *own)),
+        match(forward, label, to_forward, allowed),
+        match(
+            backward,
+            f"the backward of {label}",
+            to_backward,
+            (*BACKWARD, *(name for name in allowed if name not in BACKWARD)),
+        ),
     )
 
 

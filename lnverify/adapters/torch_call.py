@@ -70,10 +70,11 @@ def answer(
 
     if request.threads is not None and torch.get_num_threads() != request.threads:
         torch.set_num_threads(request.threads)
-    arguments = tuple(n for n in operation(request.operation).arguments if n in request.arrays)
+    known = operation(request.operation)
+    arguments = tuple(n for n in known.arguments if n in request.arrays)
     held = {
         name: hold(request.arrays[name], request.layouts.get(name, "contiguous"), request.device)
-        for name in (*arguments, "dy")
+        for name in (*arguments, *known.cotangents)
         if name in request.arrays and not (name == "dy" and request.layouts.get(name) == "output")
     }
     tensors = {name: held[name].tensor for name in arguments}
@@ -197,12 +198,17 @@ class _Run:
         import torch
 
         request, wanted = self.request, set(self.request.wanted)
-        y, _, _ = self.forward(leaves, call)
+        y, _, named = self.forward(leaves, call)
         names = [n for n in self.arguments if n in request.requires_grad]
         second = bool(wanted & {"d2dy", *(f"d2{n}" for n in names)})
-        if not (second or wanted & {f"d{n}" for n in names}) or not y.requires_grad:
+        more = [n for n in operation(request.operation).outputs[1:] if named[n].requires_grad]
+        if not (second or wanted & {f"d{n}" for n in names}) or not (y.requires_grad or more):
             return
         self.state.phase = "backward"
+        if more:  # a cell's c beside its h: the cotangents of both come back together
+            ys = {**({"y": y} if y.requires_grad else {}), **{n: named[n] for n in more}}
+            self.several(ys, names, leaves)
+            return
         dy = self.cotangent(y)
         if second:
             dy.requires_grad_()
@@ -229,6 +235,16 @@ class _Run:
             return overwritten(leaves)
         deterministic = self.request.history == "deterministic"
         return surrounded("deterministic", self.request.device) if deterministic else nullcontext()
+
+    def several(self, ys: Tensors, names: list[str], leaves: Tensors) -> None:
+        """Gradients of several outputs at once."""
+        import torch
+
+        inputs, dys = [leaves[n] for n in names], [self.held[f"d{n}"].tensor for n in ys]
+        grads = torch.autograd.grad(list(ys.values()), inputs, dys, allow_unused=True)
+        for name, grad in zip(names, grads, strict=True):
+            if grad is not None and f"d{name}" in self.request.wanted:
+                self.give(f"d{name}", self.as_asked(grad, name, leaves))
 
     def later_backward(self, leaves: Tensors, call: Callable[[Tensors], Any], names: list[str], dy: Any) -> None:
         """A forward and a backward on other numbers."""

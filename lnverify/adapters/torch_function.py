@@ -14,15 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from lnverify.adapters import require, torch_bare
+from lnverify.adapters import cell_calls, require, torch_bare, torch_cells
 from lnverify.adapters.destinations import BACKWARD, FORWARD, destinations, results
 from lnverify.adapters.locate import companion, source_of
-from lnverify.adapters.signature import FORWARD as FORWARD_NAMES
 from lnverify.adapters.signature import (
-    OWN,
     Signature,
     affine_modes,
     fixed_eps,
+    forward_names,
     match,
     match_pair,
     parameters,
@@ -30,6 +29,7 @@ from lnverify.adapters.signature import (
 )
 from lnverify.adapters.torch_call import Tensors, answer, outputs, scalars, writing
 from lnverify.adapters.torch_tensors import to_tensor
+from lnverify.errors import SignatureError
 from lnverify.operation import operation
 from lnverify.protocol import Request, Response
 from lnverify.subject import Declaration, Subject
@@ -48,19 +48,25 @@ def adapt(obj: Any, target: str, options: Declaration) -> Subject:
     torch = require("torch")
     function, found, by_position = _callee(obj)
     backward = None
-    own_names = OWN.get(options.operation or "", ())
+    allowed = forward_names(options.operation or "layer_norm", found)
     if options.backward is None:
-        signature = match(found, target, options.arguments, (*FORWARD_NAMES, *own_names), by_position=by_position)
+        signature = match(found, target, options.arguments, allowed, by_position=by_position)
     else:
         other = companion(options.backward, obj, target)
-        signature, matched = match_pair(found, parameters(other), target, options.arguments, own_names)
+        signature, matched = match_pair(found, parameters(other), target, options.arguments, allowed)
         backward = (other, matched)
     fixed = fixed_eps(signature.has("eps"), preset_eps(obj) if options.eps is None else options.eps, target)
     returns = results(signature, options.returns)
     if getattr(obj, "__name__", "").startswith("native_layer_norm") and len(returns) == 1:
         returns = ("y", "mean", "rstd")
-    names = operation(options.operation or "layer_norm").arguments
-    taken = tuple(name for name in names if signature.has(name))
+    known = operation(options.operation or "layer_norm")
+    names = known.arguments
+    taken = tuple(name for name in names if signature.has(name) or (name in known.states and signature.has("state")))
+    if known.cell is not None:
+        if backward is not None and (len(known.outputs) > 1 or options.gates):
+            raise SignatureError(f"{target}: a separate backward of {known.name} cannot be called: declare none.")
+        cell_calls.order(known, options)
+        returns = torch_cells.returns(known)
 
     def run(request: Request) -> Response:
         for name in names:
@@ -70,6 +76,8 @@ def adapt(obj: Any, target: str, options: Declaration) -> Subject:
 
         def bind(request: Request, tensors: Tensors) -> tuple[dict[str, Any], Callable[[Tensors], Any]]:
             fixed_values = scalars(request)
+            if known.cell is not None and backward is None:
+                return dict(tensors), torch_cells.function_call(function, signature, known, options, fixed_values)
             call = writing(request, signature, FORWARD, overrun).call
             return dict(tensors), lambda leaves: call(function, {**fixed_values, **leaves})
 
@@ -87,10 +95,14 @@ def adapt(obj: Any, target: str, options: Declaration) -> Subject:
         target=target,
         capabilities=options.capabilities(
             devices=devices(torch),
-            outputs=outputs(taken, returns, backward is not None, bool(signature.wants)),
+            outputs=(
+                *outputs(taken, returns, backward is not None, bool(signature.wants)),
+                *(returns[1:] if known.cell is not None else ()),
+            ),
             eps=fixed,
             max_dims=signature.max_dims,
-            affine=affine_modes("weight" in taken, "bias" in taken),
+            affine=affine_modes(bool({*known.gains} & {*taken}), bool({*known.shifts} & {*taken})),
+            parameters=None if known.cell is None else tuple(n for n in taken if n in (*known.gains, *known.shifts)),
         ),
         run=run,
         framework=FRAMEWORK,

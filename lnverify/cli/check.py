@@ -59,7 +59,8 @@ def memory_size(_ctx: click.Context, _param: click.Parameter, value: str | None)
 
 @click.command("check", help=HELP, short_help="Check implementations against the laws.")
 @click.argument("targets", nargs=-1, metavar="[TARGET]...")
-@click.option("--operation", help="What the targets compute. [default: layer_norm]")
+@click.option("--operation", help="What the targets compute. [default: what they declare, else layer_norm]")
+@click.option("--variant", help="Which one, of an operation with several: per_gate, of ln_lstm.")
 @click.option("--dtype", "dtypes", multiple=True, callback=words, metavar="fp32,bf16", help="Only these dtypes.")
 @click.option("--device", "devices", multiple=True, callback=words, metavar="cpu,cuda", help="Where. [default: cpu]")
 @click.option("--profile", type=click.Choice(PROFILES), help="How much. [default: quick]")
@@ -103,6 +104,7 @@ def command(
     select: tuple[str, ...] | None,
     ignore: tuple[str, ...] | None,
     operation: str | None,
+    variant: str | None,
     write_expected: bool,
     **options: Any,
 ) -> int:
@@ -115,7 +117,11 @@ def command(
     # All that can be wrong with the arguments is found here, before the first framework is imported.
     project = config.load(Path.cwd())
     operation = operation or project.operation
-    default = known_operation(operation).default
+    if variant and not operation:
+        raise UsageError(f"--variant {variant} is one of an operation: give --operation too, ln_lstm say.")
+    chosen = known_operation(operation or "layer_norm", variant)
+    operation = chosen.name if operation else None
+    default = chosen.default
     options["profile"] = options["profile"] or project.profile
     options["dtypes"] = tuple(dict.fromkeys(map(canonical_dtype, dtypes))) if dtypes else project.dtypes
     if write_expected and (Path.cwd() / config.FILE).exists():

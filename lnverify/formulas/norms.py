@@ -27,7 +27,7 @@ def rms_norm(x: Any, gamma: Any, eps: Any) -> dict[str, Any]:
 
 
 def rms_norm_vjp(x: Any, gamma: Any, eps: Any, y_bar: Any) -> dict[str, Any]:
-    """Reverse mode of `rms_norm`: the adjoints of its inputs but eps."""
+    """Reverse mode of `rms_norm`: the adjoints of its inputs but those that are fixed."""
     (H,) = sizes("i", x=(x, "bi"), gamma=(gamma, "i"), eps=(eps, "b", ""), y_bar=(y_bar, "bi"))
     ms = contract("bi,bi->b", x, x) / H
     r = 1 / sqrt(eps + ms)
@@ -76,7 +76,7 @@ def group_norm(x: Any, gamma: Any, beta: Any, eps: Any) -> dict[str, Any]:
 
 
 def group_norm_vjp(x: Any, gamma: Any, beta: Any, eps: Any, y_bar: Any) -> dict[str, Any]:
-    """Reverse mode of `group_norm`: the adjoints of its inputs but eps."""
+    """Reverse mode of `group_norm`: the adjoints of its inputs but those that are fixed."""
     C, S = sizes(
         "cs",
         x=(x, "bgcs"),
@@ -145,7 +145,7 @@ def batch_norm(x: Any, gamma: Any, beta: Any, eps: Any) -> dict[str, Any]:
 
 
 def batch_norm_vjp(x: Any, gamma: Any, beta: Any, eps: Any, y_bar: Any) -> dict[str, Any]:
-    """Reverse mode of `batch_norm`: the adjoints of its inputs but eps."""
+    """Reverse mode of `batch_norm`: the adjoints of its inputs but those that are fixed."""
     B, S = sizes(
         "bs", x=(x, "bcs"), gamma=(gamma, "c"), beta=(beta, "c"), eps=(eps, "c", ""), y_bar=(y_bar, "bcs")
     )
@@ -209,7 +209,7 @@ def layer_norm_channels(x: Any, gamma: Any, beta: Any, eps: Any) -> dict[str, An
 
 
 def layer_norm_channels_vjp(x: Any, gamma: Any, beta: Any, eps: Any, y_bar: Any) -> dict[str, Any]:
-    """Reverse mode of `layer_norm_channels`: the adjoints of its inputs but eps."""
+    """Reverse mode of `layer_norm_channels`: the adjoints of its inputs but those that are fixed."""
     (C,) = sizes(
         "c", x=(x, "bcs"), gamma=(gamma, "c"), beta=(beta, "c"), eps=(eps, "bs", ""), y_bar=(y_bar, "bcs")
     )
@@ -274,7 +274,7 @@ def layer_norm_eps_outside(x: Any, gamma: Any, beta: Any, eps: Any) -> dict[str,
 
 
 def layer_norm_eps_outside_vjp(x: Any, gamma: Any, beta: Any, eps: Any, y_bar: Any) -> dict[str, Any]:
-    """Reverse mode of `layer_norm_eps_outside`: the adjoints of its inputs but eps."""
+    """Reverse mode of `layer_norm_eps_outside`: the adjoints of its inputs but those that are fixed."""
     (H,) = sizes(
         "i", x=(x, "bi"), gamma=(gamma, "i"), beta=(beta, "i"), eps=(eps, "b", ""), y_bar=(y_bar, "bi")
     )

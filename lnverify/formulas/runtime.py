@@ -6,7 +6,7 @@ A number type takes part as one of
 * a NumPy array of objects (mpmath, Arb, ...) with + - * /, and `.sqrt()` or mpmath's `.context`;
 * an array class of its own, with `.shape`, `.ndim`, `.transpose(axes)`, `[...]` with None and slices,
   `.sum(axis=...)`, `+ - * /` with its like and with ints on either side, unary minus, `**` with a
-  positive int, `.sqrt()` and, for cells, `.tanh()`.
+  positive int, `.sqrt()` and, for cells, `.tanh()` and `.step()`.
 
 The file must not know layer normalisation, and never converts one number type into another.
 """
@@ -124,6 +124,20 @@ def tanh(value: Any) -> Any:
     if isinstance(value, np.ndarray | np.generic):
         return _object_tanh(value) if value.dtype == object else np.tanh(value)
     return _element_tanh(value)
+
+
+def _element_step(value: Any) -> Any:
+    return value * 0 + int(bool(value > 0))
+
+
+_object_step = np.frompyfunc(_element_step, 1, 1)
+
+
+def step(value: Any) -> Any:
+    """1 where `value` is positive and 0 elsewhere, in the number type of `value`."""
+    if isinstance(value, np.ndarray):
+        return _object_step(value) if value.dtype == object else (value > 0).astype(value.dtype)
+    return value.step()
 
 
 def zeros_like(value: Any) -> Any:

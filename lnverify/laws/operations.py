@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +13,7 @@ from lnverify.judgement import Judgement
 from lnverify.law import INAPPLICABLE, VACUOUS, Outcome, law
 from lnverify.norms.diagnosis import cause
 from lnverify.norms.judge import judge
+from lnverify.operation import operation
 
 DERIVED = "the programs of reference/norms.py and their derived reverse mode; Higham (2002), 3.3 and ch. 4"
 
@@ -20,7 +22,7 @@ def _outcome(ev: Evaluation, output: str) -> Outcome:
     judgement = judge(ev, output)
     if judgement.state == "refused":
         phase = ev.response.phase
-        if (phase == "forward") != (output == "y"):
+        if (phase == "forward") != (output in operation(ev.case.operation).outputs):
             return INAPPLICABLE  # the law of the other phase says so
         text = f"An input of a kind that is supported is refused in the {phase}: {judgement.message}"
         return Outcome("crashed", float("inf"), output, message=text, cause=f"the {phase} refuses a valid input")
@@ -44,14 +46,24 @@ def _sentence(ev: Evaluation, judgement: Judgement) -> str:
 
 @law("LN801", name="operation-accuracy", severity="error", operation="derived", source=DERIVED)
 def operation_accuracy(ev: Evaluation) -> Outcome:
-    """y of a norm other than layer norm, or the new state of a cell, is what an admissible error before the final
+    """y of a norm other than layer norm, or every new state of a cell, is what an admissible error before the final
     rounding explains.
 
     Bound: the running error of the operation's formula for every order of summation, with x seeded for algorithms on
     raw data (lnverify.norms.bound). In 16 bits every intermediate result may be rounded to 16 bits, unless the subject
     declares what it computes in. An input of a kind that the subject supports and then refuses is a violation too.
     """
-    return _outcome(ev, "y")
+    return _together(_outcome(ev, name) for name in operation(ev.case.operation).outputs)
+
+
+def _together(outcomes: Iterable[Outcome]) -> Outcome:
+    """The first of several outputs that is bad, else the one that is nearest to its bound."""
+    found = list(outcomes)
+    if bad := [outcome for outcome in found if outcome.bad]:
+        return bad[0]
+    if seen := [outcome for outcome in found if outcome.informative]:
+        return max(seen, key=lambda outcome: outcome.ratio)
+    return VACUOUS if any(outcome.state == "vacuous" for outcome in found) else INAPPLICABLE
 
 
 @law("LN802", name="operation-gradient", severity="error", operation="derived", needs=("dx",), source=DERIVED)
@@ -64,14 +76,7 @@ def operation_gradient(ev: Evaluation) -> Outcome:
     wanted = [name for name in ev.case.gradients() if name in ev.subject.capabilities.outputs]
     if not ev.case.has("dy") or not wanted:
         return INAPPLICABLE
-    outcomes = [_outcome(ev, name) for name in wanted]
-    bad = [outcome for outcome in outcomes if outcome.bad]
-    if bad:
-        return bad[0]
-    seen = [outcome for outcome in outcomes if outcome.informative]
-    if not seen:
-        return VACUOUS if any(outcome.state == "vacuous" for outcome in outcomes) else INAPPLICABLE
-    return max(seen, key=lambda outcome: outcome.ratio)
+    return _together(_outcome(ev, name) for name in wanted)
 
 
 STEPS = 4
@@ -86,18 +91,24 @@ def cell_steps(ev: Evaluation) -> Outcome:
     needs no chain. Each step's x is the one before with its rows and columns in reverse order.
     """
     step, best = ev, INAPPLICABLE
+    known = operation(ev.case.operation)
+    assert known.cell is not None
     for number in range(1, STEPS):
-        state = step.output("y")
-        before = step.case.arrays["h"]
-        if state is None or state.dtype != before.dtype or state.shape != before.shape:
+        states = {before: step.output(output) for output, before in known.cell.states.items()}
+        if any(state is None or not _alike(state, step.case.arrays[name]) for name, state in states.items()):
             return best
         x = step.case.arrays["x"]
         turned = FloatArray(x.dtype, np.ascontiguousarray(x.bits[::-1, ::-1]))
-        step = ev.again(step.case.with_arrays(x=turned, h=state))
-        judgement = judge(step, "y")
-        if judgement.state == "violated":
-            text = f"Step {number + 1} from its own state: {judgement.sentence()}"
-            return replace(judgement.outcome("a later step of the cell is wrong", text), case=step.case)
-        outcome = judgement.outcome("")
-        best = outcome if outcome.informative else best
+        step = ev.again(step.case.with_arrays(x=turned, **states))
+        for output in known.outputs:
+            judgement = judge(step, output)
+            if judgement.state == "violated":
+                text = f"Step {number + 1} from its own state: {judgement.sentence()}"
+                return replace(judgement.outcome("a later step of the cell is wrong", text), case=step.case)
+            outcome = judgement.outcome("")
+            best = outcome if outcome.informative else best
     return best
+
+
+def _alike(state: FloatArray, before: FloatArray) -> bool:
+    return state.dtype == before.dtype and state.shape == before.shape

@@ -34,6 +34,7 @@ SINGLE_UP = ("float32", "bfloat16", "float16")
 SIXTEEN = ("bfloat16", "float16")
 FORWARD = ("y", "dx", "dweight")  # what a wrong forward spoils: the gradients use its statistics
 GRADIENTS = ("dx", "dweight", "dbias")
+CELLS = ("torch_cells", "torch_lstm", "torch_gru", "torch_layers")
 WRONG = ("numerics", "numerics_root", "numerics_layout", "numerics_backward", "numerics_columns")
 
 
@@ -118,6 +119,7 @@ def _subject(entry: Mutant | Correct, label: str, dtypes: tuple[str, ...]) -> Su
         backward_from=getattr(entry, "backward_from", "input"),
     )
     target = entry.forward if entry.framework == "numpy" else entry.target
+    options = options.over(importlib.import_module("lnverify.subject").declared(target))
     if entry.fresh:
         target = entry.target()
     subject: Subject = adapters.adapt(target, label, options)
@@ -151,13 +153,13 @@ def _collect(name: str, modules: tuple[str, ...], *torch_modules: str) -> list[A
 
 def norm_mutants() -> list[Mutant]:
     """Wrong norms other than layer norm, and wrong cells, sorted by id."""
-    found: list[Mutant] = _collect("MUTANTS", ("norms",), "torch_norms", "torch_cells")
+    found: list[Mutant] = _collect("MUTANTS", ("norms",), "torch_norms", *CELLS)
     return found
 
 
 def norm_correct() -> list[Correct]:
     """Right norms other than layer norm, and right cells, sorted by id."""
-    found: list[Correct] = _collect("CORRECT", ("norms",), "torch_norms", "torch_cells")
+    found: list[Correct] = _collect("CORRECT", ("norms",), "torch_norms", *CELLS)
     return found
 
 

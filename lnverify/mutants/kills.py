@@ -81,4 +81,9 @@ KILLS: dict[str, tuple[str, str]] = {
     "LN801": ("rms-eps-outside", "float32"),
     "LN802": ("rms-weight-outside-sums", "float32"),
     "LN803": ("cell-first-statistics", "float32"),
+    "LN804": ("lstm-eval-scaled", "float32"),
+    "LN805": ("lstm-kept-state", "float32"),
+    "LN806": ("lstm-other-output", "float32"),
+    "LN807": ("lstm-normalised-carry", "float32"),
+    "LN808": ("lstm-over-time", "float32"),
 }

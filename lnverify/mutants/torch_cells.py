@@ -70,10 +70,18 @@ def cell_first_statistics() -> Any:
     return cell
 
 
+def cell_relu_saturated(
+    x: Any, h: Any, weight_ih: Any, weight_hh: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5
+) -> Any:
+    """The new state is clamped at 6, as by ReLU6."""
+    return torch.relu(_norm(x @ weight_ih.T + h @ weight_hh.T, weight, bias, eps)).clamp(max=6)
+
+
 def _wrong(function: Any, laws: tuple[str, ...] = ("LN801",), **more: Any) -> Mutant:
     sentence = " ".join((function.__doc__ or "").split())
     name = function.__name__.replace("_", "-")
-    return Mutant(id=name, bug=sentence, operation="ln_rnn", framework="torch", target=function, laws=laws, **more)
+    given = {"operation": "ln_rnn", "framework": "torch", "target": function, "laws": laws, **more}
+    return Mutant(id=name, bug=sentence, **given)
 
 
 MUTANTS = [
@@ -82,6 +90,7 @@ MUTANTS = [
     _wrong(cell_unbiased),
     _wrong(cell_state_detached, ("LN802",)),
     _wrong(cell_first_statistics, ("LN803",), fresh=True),
+    _wrong(cell_relu_saturated, operation="ln_rnn_relu"),
 ]
 
 
@@ -108,9 +117,18 @@ def cell_joined(
     return 2 * torch.sigmoid(2 * z) - 1
 
 
+def cell_relu(
+    x: Any, h: Any, weight_ih: Any, weight_hh: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5
+) -> Any:
+    """Two products, their sum, layer norm, the larger one of it and 0."""
+    return torch.relu(_norm(x @ weight_ih.T + h @ weight_hh.T, weight, bias, eps))
+
+
 CORRECT = [
     Correct("cell-by-layer-norm", "two products, layer norm, tanh", operation="ln_rnn", framework="torch",
             target=cell_by_layer_norm),
     Correct("cell-joined", "one joined product, tanh as 2 sigmoid(2 z) - 1", operation="ln_rnn", framework="torch",
             target=cell_joined, dtypes=("float64", "float32")),
+    Correct("cell-relu", "two products, layer norm, relu", operation="ln_rnn_relu", framework="torch",
+            target=cell_relu),
 ]  # fmt: skip

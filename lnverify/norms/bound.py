@@ -41,8 +41,11 @@ LARGEST = 2.0**900  # beyond, double-double products lose their low words
 
 
 def due(case: Case, output: str) -> FloatArray:
-    """The array whose shape and dtype an output has: the state or x for y, its argument for a gradient."""
-    return case.arrays[(operation(case.operation).states or ("x",))[0] if output == "y" else output[1:]]
+    """The array whose shape and dtype an output has: the state that it replaces or x, its argument for a gradient."""
+    known = operation(case.operation)
+    if output not in known.outputs:
+        return case.arrays[output[1:]]
+    return case.arrays[known.cell.states[output] if known.cell else "x"]
 
 
 def shift_error(d: Float64Array, p: Float64Array, var: Float64Array, over: tuple[int, ...]) -> Float64Array:
@@ -64,7 +67,7 @@ class NormBounds:
 
     def bound(self, output: str) -> Float64Array:
         """The bound of an output, in the formula's shape; infinite where nothing is judged."""
-        result = (self.forward if output == "y" else self.backward)[KEYS[output]]
+        result = self.running(output)
         out = FORMATS[due(self.exact.case, output).dtype]
         with np.errstate(all="ignore"):
             lift = self.lift(output != "y")
@@ -74,6 +77,10 @@ class NormBounds:
             small = self.count * self.compute.tiny * lift + out.tiny
             bound = result.error + self.compute.u * np.abs(self.exact.pair(output).hi) + small
             return np.where(room & ~np.isnan(bound), bound, np.inf)
+
+    def running(self, output: str) -> Running:
+        """The output with its running error, in the formula's shape."""
+        return (self.forward if output == "y" else self.backward)[KEYS[output]]
 
     def lift(self, backward: bool) -> Float64Array:
         """The largest product of each group (head of this file), with axes of one where it is constant."""

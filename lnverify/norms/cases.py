@@ -14,7 +14,10 @@ import numpy as np
 from lnverify.case import Case
 from lnverify.floats import FORMATS, Float64Array, FloatArray, round_values
 from lnverify.norms.views import view_of
+from lnverify.operation import cells
+from lnverify.operation import operation as find_operation
 from lnverify.recipes import integers, normal
+from lnverify.subject import Subject
 from lnverify.support import AFFINE, Support
 
 Shape = tuple[tuple[int, ...], tuple[int, ...]]  # of x, and what shares one mean and variance
@@ -31,11 +34,13 @@ CHANNELS = (
 )  # fmt: skip
 CELLS: tuple[Shape, ...] = (  # (rows, inputs), (units,)
     ((2, 3), (4,)), ((1, 5), (8,)), ((3, 2), (2,)), ((5, 7), (16,)), ((2, 1), (33,)), ((17, 4), (5,)), ((4, 64), (32,)),
+    ((1, 1), (3,)), ((2, 2), (3,)),
 )  # fmt: skip
 REGIMES = (
     "normal", "offset", "normal", "outlier", "integers", "scaled", "normal", "far", "alternating", "tiny", "constant",
     "huge", "step",
 )  # fmt: skip
+RESTING = 6
 EPS = (1e-5, 1e-3, "near", 0.1, 1e-12, 10.0, 0.0, 1e-6)
 WEIGHTS = ("normal", "ones", "negative", "normal", "large")
 DYS = ("normal", "ones", "one_hot", "normal", "integers")
@@ -44,9 +49,9 @@ POWERS = {"float64": 200, "float32": 18, "bfloat16": 12, "float16": 3}  # of x, 
 
 
 def shapes(operation: str, fixed: tuple[int, ...] | None = None) -> list[Shape]:
-    """Shapes of an operation. fixed: the only normalized_shape that a module instance accepts."""
-    if operation == "ln_rnn":
-        return list(CELLS)
+    """Shapes of an operation. fixed: what a module instance accepts, its normalized_shape or (inputs, units)."""
+    if operation in cells():
+        return list(CELLS) if fixed is None else [((rows, fixed[0]), fixed[1:]) for rows in (2, 1, 5, 17)]
     if operation in BY_ROWS:
         return list(ROWS) if fixed is None else [((rows, *fixed), fixed) for rows in (2, 1, 5, 33)]
     found = []
@@ -66,7 +71,7 @@ def shapes(operation: str, fixed: tuple[int, ...] | None = None) -> list[Shape]:
 def kind(operation: str, shape: Shape) -> tuple[int, int]:
     """Batch and normalised dimensions, or positional ones and 1: what a subject may refuse as a whole."""
     x, normalized = shape
-    if operation == "ln_rnn":
+    if operation in cells():
         return 1, 1
     return (len(x) - len(normalized), len(normalized)) if operation in BY_ROWS else (len(x) - 2, 1)
 
@@ -122,29 +127,57 @@ def make(
     """One case."""
     x, normalized = shape
     seen = view_of(operation, x, normalized)
-    units = (x[0], *normalized) if operation == "ln_rnn" else x  # the shape of y
-    parameter = normalized if operation in (*BY_ROWS, "ln_rnn") else (x[1],)
+    parameter = normalized if operation in BY_ROWS else (x[1],)
     limit = FORMATS[dtype].largest
 
     def array(values: Float64Array) -> FloatArray:
         return FloatArray.of(np.clip(values, -limit, limit), dtype)
 
-    arrays = {"x": array(_values(regime, 16 * seed, x, dtype))}
-    if operation == "ln_rnn":
-        arrays["h"] = array(np.tanh(normal(16 * seed + 9, units)))
-        arrays["weight_ih"] = array(normal(16 * seed + 10, (*normalized, x[1])))
-        arrays["weight_hh"] = array(normal(16 * seed + 11, (*normalized, *normalized)) / 2)
-    has_weight, has_bias = AFFINE[affine]
-    if has_weight:
-        arrays["weight"] = array(_weight(weight, 16 * seed + 5, parameter))
-    if has_bias:
-        arrays["bias"] = array(normal(16 * seed + 7, parameter))
-    arrays["dy"] = array(_dy(dy, 16 * seed + 8, units))
+    values = {"x": _values(regime, 16 * seed, x, dtype)}
+    if operation in cells():
+        values |= _cell(operation, shape, affine, weight, dy, seed)
+    else:
+        has_weight, has_bias = AFFINE[affine]
+        if has_weight:
+            values["weight"] = _weight(weight, 16 * seed + 5, parameter)
+        if has_bias:
+            values["bias"] = normal(16 * seed + 7, parameter)
+        values["dy"] = _dy(dy, 16 * seed + 8, x)
+    arrays = {name: array(found) for name, found in values.items()}
+    cotangents = find_operation(operation).cotangents
     label = f"{operation}, x {list(x)}, N={seen.n}, {seen.groups} groups, {regime}, eps={eps:g}"
     return Case(
         operation=operation, dtype=dtype, normalized_shape=normalized, arrays=arrays, eps=eps,
-        requires_grad=tuple(name for name in arrays if name != "dy"), device=device, label=label,
+        requires_grad=tuple(name for name in arrays if name not in cotangents), device=device, label=label,
     )  # fmt: skip
+
+
+def _cell(
+    operation: str, shape: Shape, affine: str, weight: str, dy: str, seed: int
+) -> dict[str, Float64Array]:  # fmt: skip
+    """States, parameters and cotangents of a cell; every RESTING-th case begins at zero states."""
+    known = find_operation(operation)
+    assert known.cell is not None
+    (rows, inputs), (units,) = shape
+    extents = known.cell.extents(rows, inputs, units)
+    found: dict[str, Float64Array] = {}
+    for place, name in enumerate((*known.states, *known.parameters, *known.cotangents)):
+        own = 64 * seed + place + 1_000_003
+        z: Float64Array
+        if name in known.cotangents:
+            z = _dy(dy, own, (rows, units))
+        elif name in known.states:
+            z = normal(own, (rows, units)) * (seed % RESTING != 0)
+            z = np.tanh(z) if name == "h" else z
+        elif name in known.gains:
+            z = _weight(weight, own, known.cell.shape(name, extents))
+        else:
+            z = normal(own, known.cell.shape(name, extents)) / (2 if name.startswith("weight_h") else 1)
+        optional = known.gains if AFFINE[affine][0] is None else ()
+        optional += known.shifts if AFFINE[affine][1] is None else ()
+        if name not in optional:
+            found[name] = z
+    return found
 
 
 def cases(support: Support, operation: str, count: int, seed: int) -> Iterator[Case]:
@@ -159,11 +192,25 @@ def cases(support: Support, operation: str, count: int, seed: int) -> Iterator[C
     for number in range(count):
         k = number + 1009 * seed
         regime = REGIMES[(k + k // len(places)) % len(REGIMES)]
-        yield make(
+        yield reduced(support.subject, make(
             operation, support.dtype, places[k % len(places)], support.affine[k // 2 % len(support.affine)],
             _eps(support, EPS[(k + k // 8) % len(EPS)], regime), regime, WEIGHTS[k % len(WEIGHTS)],
             DYS[(k // 3) % len(DYS)], k + 1, support.device,
-        )  # fmt: skip
+        ))  # fmt: skip
+
+
+def resting(case: Case) -> Case:
+    """The case of a cell with no state given, and no cotangents, for the forward alone."""
+    known = find_operation(case.operation)
+    return case.with_arrays(**dict.fromkeys((*known.states, *known.cotangents)))
+
+
+def reduced(subject: Subject, case: Case) -> Case:
+    """The case without the gains and shifts that the subject does not have."""
+    declared = subject.capabilities.parameters
+    known = find_operation(case.operation)
+    absent = [n for n in (*known.gains, *known.shifts) if declared is not None and n not in declared and case.has(n)]
+    return case.with_arrays(**dict.fromkeys(absent)) if absent else case
 
 
 def _eps(support: Support, wanted: Any, regime: str) -> float:

@@ -24,10 +24,7 @@ from lnverify.norms.views import view
 from lnverify.operation import operation
 from lnverify.oracle import Pair
 
-KEYS = {
-    "y": "y", "dx": "x_bar", "dh": "h_bar", "dweight_ih": "U_bar", "dweight_hh": "V_bar", "dweight": "gamma_bar",
-    "dbias": "beta_bar",
-}  # fmt: skip
+KEYS = {"y": "y", "dx": "x_bar", "dweight": "gamma_bar", "dbias": "beta_bar"}
 
 
 class Exact:

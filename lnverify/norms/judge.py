@@ -8,7 +8,7 @@ import numpy as np
 
 from lnverify.case import Case
 from lnverify.evaluation import Evaluation
-from lnverify.floats import FORMATS, Float64Array, distance, error_in_ulp
+from lnverify.floats import FORMATS, Float64Array, FloatArray, distance, error_in_ulp
 from lnverify.judgement import Judgement
 from lnverify.norms.bound import NormBounds, due
 from lnverify.norms.cells import CellBounds, CellExact
@@ -39,9 +39,12 @@ def judge(ev: Evaluation, output: str) -> Judgement:
 
 def ratios(ev: Evaluation, output: str, returned: Float64Array, dtype: str) -> Float64Array:
     """Distance from the exact value to the rounding cell of what was returned, over the bound; 0 where not judged."""
-    bounds = measured(ev)
+    return _ratios(measured(ev), output, returned, dtype)
+
+
+def _ratios(bounds: NormBounds, output: str, returned: Float64Array, dtype: str) -> Float64Array:
     exact, bound = bounds.exact.pair(output), bounds.bound(output)
-    kind = due(ev.case, output).dtype
+    kind = due(bounds.exact.case, output).dtype
     # A result wider than its due format is judged by the due one.
     fmt = FORMATS[kind] if FORMATS[dtype].precision > FORMATS[kind].precision else FORMATS[dtype]
     with np.errstate(all="ignore"):
@@ -56,13 +59,17 @@ def _judge(ev: Evaluation, output: str) -> Judgement:
     got = ev.output(output)
     if got is None:
         return Judgement(output, "missing")
-    bounds = measured(ev)
+    return judge_values(measured(ev), output, got)
+
+
+def judge_values(bounds: NormBounds, output: str, got: FloatArray) -> Judgement:
+    """Judge given values as this output of the bounds' case."""
     exact, bound = bounds.exact.pair(output), bounds.bound(output)
-    argument = due(ev.case, output)
+    argument = due(bounds.exact.case, output)
     if got.shape != argument.shape:
         return Judgement(output, "shape", message=f"{output} has shape {got.shape}, {argument.shape} is right.")
     returned = got.values.reshape(exact.hi.shape)
-    ratio = ratios(ev, output, returned, got.dtype)
+    ratio = _ratios(bounds, output, returned, got.dtype)
     judged = np.isfinite(bound) & np.isfinite(exact.hi)
     if not judged.any():
         return Judgement(output, "vacuous")

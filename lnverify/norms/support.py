@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from lnverify.case import Case
 from lnverify.floats import round_values
-from lnverify.norms.cases import Shape, kind, make, shapes
+from lnverify.norms.cases import Shape, kind, make, reduced, resting, shapes
 from lnverify.operation import operation as find_operation
 from lnverify.subject import Subject
 from lnverify.support import AFFINE_TEXT, EPS, Support
@@ -20,7 +20,8 @@ def find_support(subject: Subject, operation: str, dtype: str, device: str) -> S
     refused: list[str] = []
 
     def refusal(shape: Shape, mode: str, eps: float = start) -> str:
-        answer = subject.run(make(operation, dtype, shape, mode, eps, device=device).request("y"))
+        case = reduced(subject, make(operation, dtype, shape, mode, eps, device=device))
+        answer = subject.run(case.request("y"))
         return answer.refusal or ""
 
     places: dict[tuple[int, int], Shape] = {}
@@ -34,14 +35,21 @@ def find_support(subject: Subject, operation: str, dtype: str, device: str) -> S
     base = places[able[0]]
     affine = tuple(mode for mode in declared.affine if not refusal(base, mode))
     refused += [f"{dtype}: {AFFINE_TEXT[mode]} is refused" for mode in declared.affine if mode not in affine]
-    case = make(operation, dtype, base, affine[0], start, device=device)
+    case = reduced(subject, make(operation, dtype, base, affine[0], start, device=device))
     wanted = [name for name in case.gradients() if name in declared.outputs]
     answer = subject.run(case.request("y", *wanted))
-    outputs = ["y"]
+    outputs = [*find_operation(operation).outputs]
     if answer.refusal is None:
         outputs += [name for name in find_operation(operation).gradients if name in declared.outputs]
     elif wanted:
         refused.append(f"{dtype}: gradients ({answer.refusal})")
+    outputs += ["module"] if declared.module else []
+    if find_operation(operation).states:
+        problem = subject.run(resting(case).request("y")).refusal
+        if problem is None:
+            outputs.append("resting")
+        else:
+            refused.append(f"{dtype}: a call without a state ({problem})")
     eps = [start]
     for value in (float(round_values(e, declared.eps_dtype)) for e in EPS if declared.eps is None):
         problem = refusal(base, affine[0], value)

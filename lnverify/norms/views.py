@@ -7,7 +7,7 @@ A case's `normalized_shape` is the extent of the part of x that shares one mean 
     group_norm, instance_norm     (N, C, *S)       (C / groups, *S)      (N, G, C/G, S)     over C/G, S  (G, C/G)
     batch_norm                    (N, C, *S)       (N, *S)               (N, C, S)          over N, S    (C,)
     layer_norm_channels           (N, C, *S)       (C,)                  (N, C, S)          over C       (C,)
-    ln_rnn                        (N, K)           (H,) of the state     (N, H), of a       over H       (H,)
+    cells                         (N, K)           (H,) of the state     (N, H), of y       over H       (H,)
 
 so that the number of groups is C / normalized_shape[0], and a Request needs no other names than those of layer norm.
 """
@@ -19,6 +19,7 @@ from math import prod
 
 from lnverify.case import Case
 from lnverify.floats import Float64Array
+from lnverify.operation import cells
 
 
 @dataclass(frozen=True)
@@ -64,8 +65,8 @@ def view_of(operation: str, x: tuple[int, ...], normalized: tuple[int, ...]) -> 
     if operation in ("rms_norm", "layer_norm_eps_outside"):
         n = prod(normalized)
         return View((prod(x[: len(x) - len(normalized)]), n), (1,), (1,))
-    if operation == "ln_rnn":
-        return View((x[0], normalized[0]), (1,), (1,))  # of a = U x + V h
+    if operation in cells():
+        return View((x[0], normalized[0]), (1,), (1,))
     rows, channels, positions = x[0], x[1], prod(x[2:])
     if operation in ("group_norm", "instance_norm"):
         return View((rows, channels // normalized[0], normalized[0], positions), (2, 3), (1, 2))
