@@ -111,7 +111,8 @@ def _agreed(asked: str | None, subject: Subject) -> str:
     declared = subject.operation or asked or "layer_norm"
     family = find_operation(declared).family
     if asked not in (None, declared) and (not family or find_operation(str(asked)).family != family):
-        raise UsageError(f"{subject.target} declares the operation {declared}, not {asked}: ask for that one, or name none.")
+        said = f"{subject.target} declares the operation {declared}, not {asked}"
+        raise UsageError(f"{said}: ask for that one, or name none.")
     return declared
 
 

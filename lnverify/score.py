@@ -19,7 +19,8 @@ finds it, and what the usual tests say of it.
   tolerances of `torch.testing.assert_close`.
 - **OpInfo**: the samples of torch's OpInfo for layer_norm with the tolerances of gradcheck and gradgradcheck.
 
-Both are run on the mutant itself (`lnverify/mutants/baselines.py`).
+Both are run on the mutant itself (`lnverify/mutants/baselines.py`). A law that finds none here is a warning, or wants a
+declaration or a device that these mutants lack; each law alone kills a mutant of its own (`properties/test_laws.py`).
 """
 
 
