@@ -228,7 +228,7 @@ def test_a_wrong_argument_is_one_sentence(pytester: Pytester, arguments: str, se
 
 def test_a_target_that_cannot_be_loaded_fails_each_test_in_one_sentence(pytester: Pytester) -> None:
     pytester.makepyfile(f'import lnverify\ntest_it = lnverify.conformance("kernels:none", isolate=False, {QUICK})\n')
-    result = pytester.runpytest_inprocess("-p", "no:cacheprovider")
+    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", "-rN")  # the summary repeats them where CI is set
     result.assert_outcomes(failed=4)
     assert result.stdout.str().count("module 'kernels' has no attribute 'none'.") == 4
     assert "Traceback" not in result.stdout.str()

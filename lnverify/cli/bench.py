@@ -75,7 +75,7 @@ def command(
     from lnverify.timing.summary import summary
 
     project = config.load(Path.cwd())
-    if project.operation != "layer_norm":
+    if project.operation not in (None, "layer_norm"):
         raise UsageError(f"bench times layer_norm only, and {project.path} says {project.operation}.")
     targets = targets or project.targets or (DEFAULT_TARGET,)
     wanted = hot_paths(shapes, dtypes or DTYPES, device, SHAPES)

@@ -119,7 +119,7 @@ def _only(
 
 
 def _target(target: str | None, project: Config) -> str:
-    if project.operation != "layer_norm":
+    if project.operation not in (None, "layer_norm"):
         raise UsageError(f"gate compares layer_norm only, and {project.path} says {project.operation}.")
     if target is None and len(project.targets) != 1:
         raise UsageError("name the target to compare: lnverify.toml does not name exactly one.")
