@@ -49,15 +49,21 @@ class Format:
         """Smallest normal number t."""
         return 2.0**self.min_exponent
 
-    @property
+    @cached_property
     def smallest(self) -> float:
         """Smallest subnormal number."""
         return float(np.ldexp(1.0, self.min_exponent - self.precision + 1))
 
-    @property
+    @cached_property
     def largest(self) -> float:
         """Largest finite number, Omega."""
         return float(np.ldexp(2.0 - 2.0 ** (1 - self.precision), self.max_exponent))
+
+    @cached_property
+    def gaps(self) -> Float64Array:
+        """The gap of this format for each biased exponent of float64, 0 to 2047; the last is that of inf and NaN."""
+        exponent = np.clip(np.arange(2048) - 1023, self.min_exponent, self.max_exponent)
+        return np.ldexp(1.0, exponent - self.precision + 1)
 
 
 FORMATS: dict[str, Format] = {
@@ -86,12 +92,9 @@ def canonical_dtype(name: str) -> str:
 def quantum(values: npt.ArrayLike, fmt: Format) -> Float64Array:
     """Gap between |value| and the next larger number of the format (its ulp), as float64; inf and NaN give the
     gap below the largest finite number, so that the result is always finite and positive."""
-    magnitude = np.abs(np.asarray(values, dtype=np.float64))
-    _, exponent = np.frexp(np.where(np.isfinite(magnitude), magnitude, fmt.largest))
-    # frexp(0) says exponent 0, as for 0.5: zero belongs to the subnormals instead.
-    exponent = np.where(magnitude == 0, fmt.min_exponent + 1, exponent)
-    exponent = np.clip(exponent - 1, fmt.min_exponent, fmt.max_exponent)
-    return np.ldexp(1.0, exponent - fmt.precision + 1)
+    # A table by the exponent's bits: this is called for every judged array, several times.
+    gap: Float64Array = fmt.gaps[(np.asarray(values, dtype=np.float64).view(np.int64) >> 52) & 0x7FF]
+    return gap
 
 
 def round_values(values: npt.ArrayLike, dtype: str) -> Float64Array:
@@ -233,7 +236,7 @@ def distance(observed: Float64Array, exact: Float64Array, low: Float64Array | fl
         apart = np.maximum(np.abs(error) - half_cell(observed, fmt, towards_zero), 0.0)
         # In this order: largest + half its gap is no float64 number where the format is float64.
         sign = np.copysign(1.0, observed)
-        beyond = np.maximum((fmt.largest - sign * exact) - sign * low + 0.5 * float(quantum(fmt.largest, fmt)), 0.0)
+        beyond = np.maximum((fmt.largest - sign * exact) - sign * low + 0.5 * float(fmt.gaps[-1]), 0.0)
         apart = np.where(np.isinf(observed), beyond, apart)
         apart = np.where(np.isinf(exact) & (observed == exact), 0.0, apart)
         apart = np.where(np.isnan(apart), np.inf, apart)  # a NaN in one of the three, or infinities that cancel
