@@ -58,10 +58,10 @@ def _in_modes(ev: Evaluation, history: str, what: str, cause: str) -> Outcome:
     case = replace(ev.case, layouts={}, history=history, recipe=None)
     kept = {k: v for k, v in case.arrays.items() if k in ("x", "weight", "bias")}
     bare = replace(case, arrays=kept, requires_grad=(), grad_mode="no_grad", train=False)
-    return first_bad(
-        _judge(ev, chosen, f"{what}{mode}", cause, _outputs(chosen))
-        for mode, chosen in (("", case), (" (no_grad, eval)", bare))
-    )
+    modes = [("", case)]
+    if _right(ev.rerun(replace(bare, history=""))):
+        modes.append((" (no_grad, eval)", bare))
+    return first_bad(_judge(ev, chosen, f"{what}{mode}", cause, _outputs(chosen)) for mode, chosen in modes)
 
 
 @law("LN709", name="same-memory", severity="error", limit=16, max_elements=1 << 14,
@@ -123,7 +123,7 @@ def changed_before_backward(ev: Evaluation) -> Outcome:
     case = replace(ev.case, layouts={}, recipe=None)
     plain = replace(case, arrays={k: v for k, v in case.arrays.items() if k in ("x", "dy")}, requires_grad=("x",))
     cases = [(case, within[0]), (case, within[1])]
-    if "none" in ev.subject.capabilities.affine:
+    if "none" in ev.subject.capabilities.affine and _right(ev.again(plain)):
         cases.append((plain, within[1]))
     return first_bad(
         _judge(ev, replace(chosen, history=history), f"With {what} overwritten between forward and backward", cause,
