@@ -85,7 +85,7 @@ def check(
     parts: list[Part] = []
     stopped = ""
     with examined(plan, places[0]) as subject:
-        plan = replace(plan, operation=_agreed(asked, subject))
+        plan = replace(plan, operation=agreed(subject, operation, variant))
         _require_laws(plan.operation, selected, ignored)
         report = Report(
             subject.target, plan.operation, profile, seed, strict, environment=environment.describe(subject)
@@ -106,14 +106,18 @@ def check(
     return report
 
 
-def _agreed(asked: str | None, subject: Subject) -> str:
-    """The operation of a run. Raises UsageError where the subject declares another one than is asked for."""
-    declared = subject.operation or asked or "layer_norm"
-    family = find_operation(declared).family
-    if asked not in (None, declared) and (not family or find_operation(str(asked)).family != family):
-        said = f"{subject.target} declares the operation {declared}, not {asked}"
-        raise UsageError(f"{said}: ask for that one, or name none.")
-    return declared
+def agreed(subject: Subject, operation: str | None, variant: str | None = None) -> str:
+    """The operation of a run. A family without a variant leaves the variant to what the subject declares.
+
+    Raises UsageError where the subject declares another operation than is asked for.
+    """
+    asked = find_operation(operation or "layer_norm", variant) if operation or variant else None
+    declared = find_operation(subject.operation or (asked.name if asked else "layer_norm"))
+    open_variant = variant is None and operation == declared.family
+    if asked is not None and asked.name != declared.name and not open_variant:
+        said = f"{subject.target} declares the operation {declared.name}, not {asked.name}"
+        raise UsageError(f"{said}: ask for {declared.name}.")
+    return declared.name
 
 
 def _require_laws(operation: str, selected: tuple[str, ...] | None, ignored: tuple[str, ...] | None) -> None:

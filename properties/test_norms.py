@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import flint
 import numpy as np
@@ -251,3 +252,16 @@ def test_a_missing_gradient_is_found() -> None:
     wrong = replace(entry, backward=without)
     report = check(wrong.subject(), operation="rms_norm", dtypes=["float32"], profile="score", fail_fast=True)
     assert [f.cause for f in report.findings] == ["dweight is missing"]
+
+
+def test_a_function_without_a_shape_is_asked_for_one_dimension() -> None:
+    """As of layer norm: nothing tells it how many dimensions share a root mean square."""
+    torch = pytest.importorskip("torch")
+
+    def rms_rows(x: Any, weight: Any = None, eps: float = 1e-6) -> Any:
+        y = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)
+        return y if weight is None else y * weight
+
+    report = check(rms_rows, operation="rms_norm", dtypes=["float64"], profile="selftest")
+    assert [f"{f.law}: {f.message}" for f in report.findings] == []
+    assert report.verdict == "holds"

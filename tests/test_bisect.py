@@ -122,7 +122,7 @@ def lnverify(*words: str) -> Result:
 
 
 @pytest.mark.parametrize(
-    ("status", "expected"), [(0, 0), (1, 1), (2, 125), (3, 125), (4, 128), (130, 128), (-11, 128)]
+    ("status", "expected"), [(0, 0), (1, 1), (2, 128), (125, 125), (3, 125), (4, 128), (130, 128), (-11, 128)]
 )  # fmt: skip
 def test_an_exit_status_is_said_in_the_words_of_git(
     monkeypatch: pytest.MonkeyPatch, status: int, expected: int
@@ -135,7 +135,7 @@ def test_an_exit_status_is_said_in_the_words_of_git(
 
     monkeypatch.setattr(bisect.subprocess, "run", run)
     assert lnverify("check", "./kernels.py:ln", "-q").exit_code == expected
-    assert asked == [["-m", "lnverify", "check", "./kernels.py:ln", "-q"]]
+    assert asked == [["-m", "lnverify.cli.bisect", "check", "./kernels.py:ln", "-q"]]
 
 
 @pytest.mark.parametrize(

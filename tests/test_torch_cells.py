@@ -136,8 +136,10 @@ def test_an_instance_is_taken_as_it_is() -> None:
 def test_what_is_declared_need_not_be_asked_for_and_may_not_be_contradicted() -> None:
     report = check(layers.Cell, dtypes=["float32"], select=["LN806"], profile="score", max_examples=1)
     assert (report.operation, report.verdict) == ("ln_lstm", "holds")
-    with pytest.raises(UsageError, match="declares the operation ln_lstm, not ln_gru: ask for that one"):
+    with pytest.raises(UsageError, match="declares the operation ln_lstm, not ln_gru: ask for ln_lstm"):
         check(layers.Cell, operation="ln_gru", dtypes=["float32"], profile="score")
+    with pytest.raises(UsageError, match="declares the operation ln_lstm, not ln_lstm_per_gate: ask for ln_lstm"):
+        check(layers.Cell, operation="ln_lstm", variant="per_gate", dtypes=["float32"], profile="score")
 
 
 @pytest.mark.parametrize(

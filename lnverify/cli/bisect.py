@@ -12,12 +12,13 @@ import sys
 
 import click
 
-from lnverify.errors import LnverifyError, UsageError
+from lnverify.errors import FrameworkError, LnverifyError, SignatureError, TargetError, UsageError
 
 JUDGING = ("check", "replay", "gate")
 SKIP, STOP = 125, 128
-# 2: the target cannot be loaded there; 3: undecided. A fault of lnverify and an interrupt say nothing of the commit.
-TRANSLATED = {0: 0, 1: 1, 2: SKIP, 3: SKIP}
+# SKIP: the target cannot be loaded there; 3: undecided. A wrong command (2), a fault of lnverify and an interrupt say
+# nothing of the commit.
+TRANSLATED = {0: 0, 1: 1, SKIP: SKIP, 3: SKIP}
 # Not a docstring: \b, which keeps click from wrapping a paragraph, wants a string that is not raw.
 HELP = """Run `lnverify check`, `replay` or `gate` for `git bisect run`.
 
@@ -49,7 +50,9 @@ def command(ctx: click.Context, words: tuple[str, ...]) -> int:
     _refuse_wrong(ctx, words)
     # Sources of one size that are checked out within a second would pass for the compiled ones of another commit.
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
-    status = subprocess.run([sys.executable, "-m", "lnverify", *words], env=environment, check=False).returncode
+    status = subprocess.run(
+        [sys.executable, "-m", "lnverify.cli.bisect", *words], env=environment, check=False
+    ).returncode
     return TRANSLATED.get(status, STOP)
 
 
@@ -71,3 +74,16 @@ def _refuse_wrong(ctx: click.Context, words: tuple[str, ...]) -> None:
         raise StopBisectError(f"{' '.join(error.format_message().split()).rstrip('.')}: see `{name} --help`.") from None
     except LnverifyError as error:
         raise StopBisectError(str(error)) from None
+
+
+def judge() -> None:
+    """The command line, with a status of its own for a target that cannot be loaded."""
+    from lnverify.cli import main
+
+    for error in (TargetError, FrameworkError, SignatureError):
+        error.exit_status = SKIP
+    main()
+
+
+if __name__ == "__main__":
+    judge()

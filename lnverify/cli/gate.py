@@ -70,8 +70,8 @@ def command(
 
     Speed is the ratio to --against in rounds that take turns, or with --base-ref to the earlier code in the same
     process. What a screen suspects is timed again in six fresh processes, and is slower only where the lower confidence
-    bound says so. With a baseline its settings hold; the options of the last group are for --update, --base-ref and
-    --calibrate.
+    bound says so. With a baseline its settings hold; --shapes, --dtype, --select and what follows are for --update,
+    --base-ref and --calibrate.
 
     Exit status: 0 passed, 1 regression, 2 usage, 3 could not tell.
     """
@@ -82,6 +82,9 @@ def command(
     project = config.load(Path.cwd())
     target = _target(target, project)
     _only(baseline, update, base_ref, calibrate, slowed)
+    if (update or calibrate is not None) and (json_path or junit_path):
+        word = "--update writes the baseline" if update else "--calibrate compares nothing with a baseline"
+        raise UsageError(f"{word}, there is no report to write: leave --json and --junit out.")
     _check_paths(baseline if update else None, json_path, junit_path)
     settings = _settings(target, project, given)
     fixed = baseline is not None and not update

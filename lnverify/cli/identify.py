@@ -65,6 +65,7 @@ def _subject(target: str, operation: str | None, device: str, isolate: bool) -> 
     from lnverify.operation import cells
     from lnverify.operation import operation as find_operation
     from lnverify.part import Plan, examined
+    from lnverify.runner import agreed
 
     asked = find_operation(operation).name if operation else "layer_norm"
     if asked != "layer_norm" and asked not in cells():
@@ -78,7 +79,7 @@ def _subject(target: str, operation: str | None, device: str, isolate: bool) -> 
             except SignatureError:
                 if number == len(names) - 1:
                     raise
-        found = subject.operation or name
+        found = agreed(subject, operation) if operation and subject.operation else subject.operation or name
         if found in cells():
             yield subject, lambda subject, dtype, device: identify_cell(subject, found, dtype, device)
         else:

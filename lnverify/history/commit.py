@@ -54,6 +54,8 @@ def _git(folder: Path, *words: str) -> str:
         raise UsageError("git is not to be found: install it, or give --commit HASH with --date.") from None
     if done.returncode:
         said = (done.stderr.strip().splitlines() or ["no reason"])[0].removeprefix("fatal: ").rstrip(".")
+        if said.startswith("bad revision"):
+            raise UsageError(f"this repository has no such commit ({said}): name one by --commit, or fetch it first.")
         raise UsageError(f"git does not answer ({said}): go into the repository, or give --commit HASH with --date.")
     return done.stdout
 

@@ -26,7 +26,9 @@ def find_support(subject: Subject, operation: str, dtype: str, device: str) -> S
 
     places: dict[tuple[int, int], Shape] = {}
     for place in shapes(operation, declared.fixed_shape):
-        places.setdefault(kind(operation, place), place)
+        found = kind(operation, place)
+        if declared.max_dims is None or found[1] <= declared.max_dims:
+            places.setdefault(found, place)
     problems = {found: refusal(place, declared.affine[0]) for found, place in places.items()}
     able = [found for found, problem in problems.items() if not problem]
     if not able:

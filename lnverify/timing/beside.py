@@ -35,12 +35,19 @@ def _git(folder: Path, *words: str) -> str:
 
 def repository(folder: Path) -> Path:
     """The top folder of the repository that a folder lies in. Raises UsageError where there is none."""
-    return Path(_git(folder, "rev-parse", "--show-toplevel"))
+    try:
+        return Path(_git(folder, "rev-parse", "--show-toplevel"))
+    except UsageError as error:
+        raise UsageError(f"{str(error).rstrip('.')}: go into one, or compare with --baseline FILE.") from None
 
 
 def merge_base(root: Path, revision: str) -> str:
     """The commit from which HEAD and a revision have parted. Raises UsageError for an unknown revision."""
-    commit = _git(root, "rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}")
+    try:
+        commit = _git(root, "rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}")
+    except UsageError:
+        told = "name a branch, a tag or a commit, or fetch it first"
+        raise UsageError(f"--base-ref: {revision!r} is no commit of this repository: {told}.") from None
     return _git(root, "merge-base", "HEAD", commit)
 
 
