@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
 
 import flint
 import numpy as np
@@ -254,14 +254,19 @@ def test_a_missing_gradient_is_found() -> None:
     assert [f.cause for f in report.findings] == ["dweight is missing"]
 
 
-def test_a_function_without_a_shape_is_asked_for_one_dimension() -> None:
+ROWS = """import torch
+
+
+def rms_rows(x, weight=None, eps=1e-6):
+    y = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)
+    return y if weight is None else y * weight
+"""
+
+
+def test_a_function_without_a_shape_is_asked_for_one_dimension(tmp_path: Path) -> None:
     """As of layer norm: nothing tells it how many dimensions share a root mean square."""
-    torch = pytest.importorskip("torch")
-
-    def rms_rows(x: Any, weight: Any = None, eps: float = 1e-6) -> Any:
-        y = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)
-        return y if weight is None else y * weight
-
-    report = check(rms_rows, operation="rms_norm", dtypes=["float64"], profile="selftest")
+    file = tmp_path / "rows.py"
+    file.write_text(ROWS)
+    report = check(f"{file}:rms_rows", operation="rms_norm", dtypes=["float64"], profile="selftest")
     assert [f"{f.law}: {f.message}" for f in report.findings] == []
     assert report.verdict == "holds"
