@@ -436,7 +436,8 @@ def test_calibration_counts_false_alarms_and_finds(folder: Path) -> None:
         (("--base-ref", "main", "--slower-than", "120%"), "--slower-than 120% is not a share"),
         (("--base-ref", "main", "--select", "XX9"), "XX9"),
         (("--update", "--baseline", "b.json", "--base-ref", "main"), "give one of them."),
-        (("--update", "--baseline", "b.json", "--json", "b.json"), "name the same file: give different ones."),
+        (("--update", "--baseline", "b.json", "--json", "r.json"), "there is no report to write: leave --json"),
+        (("--base-ref", "main", "--json", "r", "--junit", "r"), "name the same file: give different ones."),
         (("--base-ref", "main"), "--base-ref: not a git repository"),
     ],
 )

@@ -90,7 +90,7 @@ def test_a_history_under_git_is_no_change_of_the_code(repository: Path) -> None:
     [
         (
             ["--commit", "nowhere"],
-            "git does not answer (bad revision 'nowhere^{commit}'): go into the repository, or give",
+            "this repository has no such commit (bad revision 'nowhere^{commit}'): name one by --commit, or fetch",
         ),
         (["--commit", "--help"], "git does not answer ("),
         (
