@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from lnverify.law import load_laws
@@ -45,3 +47,23 @@ def test_a_wrong_backward_is_not_said_to_be_wrong_by_its_history() -> None:
     report = check("torch.nn.functional.layer_norm", dtypes=["float16"], select=laws, max_examples=1)
     assert {result.law for result in report.results if result.informative} == set(laws)
     assert [f"{f.law}: {f.message}" for f in report.findings] == []
+
+
+COUNTED = """import torch
+
+
+def layer_norm(x, eps=1e-5):
+    n = torch.ones((), dtype=torch.get_default_dtype()) * x.shape[-1]
+    centred = x - x.sum(-1, keepdim=True) / n
+    return centred * torch.rsqrt((centred * centred).sum(-1, keepdim=True) / n + eps)
+"""
+
+
+def test_a_count_in_the_default_dtype_is_found(tmp_path: Path) -> None:
+    """bfloat16 holds every whole number up to 256, so that cases of fewer elements say nothing."""
+    file = tmp_path / "counted.py"
+    file.write_text(COUNTED)
+    report = check(f"{file}:layer_norm", dtypes=["float32"], select=["LN717"], max_examples=1)
+    (found,) = report.findings
+    assert (found.severity, found.cause) == ("warning", "y is less accurate with another default dtype")
+    assert "N=771" in found.smallest.case["label"]

@@ -139,6 +139,22 @@ def test_an_exit_status_is_said_in_the_words_of_git(
 
 
 @pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        (("./ok.py:ln", "--select", "LNXX"), 128),  # wrong at every commit
+        (("./ok.py:other",), 125),  # at this one
+        (("./none.py:ln",), 125),
+    ],
+)
+def test_what_is_wrong_at_every_commit_is_told_from_what_is_at_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], status: int
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ok.py").write_text("import numpy\n\n\ndef ln(x, eps=1e-5):\n    return x\n")
+    assert lnverify("check", "--no-isolate", *words).exit_code == status
+
+
+@pytest.mark.parametrize(
     ("words", "sentence"),
     [
         ([], "'' judges no commit: write `lnverify bisect WORD ...` with one of check, replay"),

@@ -85,4 +85,9 @@ def test_the_command_asks_by_a_variant_that_the_parameters_allow() -> None:
     assert "variant per_gate every" in run("--operation", "ln_lstm", "lnverify.mutants.torch_lstm:joined")
     assert "variant paper every" in run("lnverify.mutants.torch_layers:Layer")
     wrong = CliRunner().invoke(main, ["identify", "--operation", "rms_norm", "torch.nn.RMSNorm"], standalone_mode=False)
+    other = CliRunner().invoke(
+        main, ["identify", "--no-isolate", "--operation", "ln_gru", "lnverify.mutants.torch_layers:Layer"]
+    )
+    assert (other.exit_code, other.stdout) == (2, "")
+    assert "declares the operation ln_lstm, not ln_gru: ask for ln_lstm." in other.stderr
     assert "nothing is known to identify in rms_norm" in str(wrong.exception) + wrong.output

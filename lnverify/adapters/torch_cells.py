@@ -11,6 +11,7 @@ their places for the call, so that autograd carries every gradient back to the a
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -19,9 +20,10 @@ import numpy as np
 from lnverify.adapters import require
 from lnverify.adapters.calling import first_line, quiet
 from lnverify.adapters.cell_calls import arguments, order, results
-from lnverify.adapters.signature import EMPTY, Signature, cell_names, fixed_eps, match, our_name, parameters
+from lnverify.adapters.signature import Signature, cell_names, fixed_eps, match, our_name, parameters
 from lnverify.adapters.torch_call import Tensors, answer, outputs, scalars
 from lnverify.adapters.torch_cell_storage import Storage
+from lnverify.adapters.torch_constructor import roles_of
 from lnverify.errors import SignatureError
 from lnverify.operation import Operation, operation
 from lnverify.protocol import Request, Response
@@ -133,19 +135,12 @@ def adapt(obj: Any, target: str, options: Declaration) -> Subject:
 
 def _class(obj: Any, target: str, options: Declaration) -> tuple[Callable[..., Any], dict[str, Any]]:
     """What builds a module of so many inputs and units."""
-    roles: dict[str, str] = {}
-    for p in parameters(obj) or ():
-        declared = (options.arguments or {}).get(p.name, "")
-        role = declared or (
-            "inputs" if p.name in INPUTS else "units" if p.name in UNITS else our_name(p.name, ("eps",))
-        )
-        if role and role not in roles:
-            roles[role] = p.name
-        elif p.default is EMPTY and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
-            raise SignatureError(
-                f"{target}: the constructor parameter {p.name!r} cannot be matched: give it a default, or declare what "
-                f"it is, ?map={p.name}:inputs (or units, eps)."
-            )
+    sizes = {**dict.fromkeys(INPUTS, "inputs"), **dict.fromkeys(UNITS, "units")}
+
+    def role_of(p: inspect.Parameter) -> str:
+        return (options.arguments or {}).get(p.name, "") or sizes.get(p.name) or our_name(p.name, ("eps",))
+
+    roles = roles_of(parameters(obj) or (), role_of, target, "inputs (or units, eps)")
     for role, names in (("inputs", INPUTS), ("units", UNITS)):
         if role not in roles:
             raise SignatureError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,33 +50,47 @@ def _shape(normalized_shape: tuple[int, ...]) -> Any:
     return Size(normalized_shape)
 
 
-def constructor(build: Callable[..., Any], target: str, arguments: Mapping[str, str]) -> Constructor:
-    """Match a constructor's parameters. Raises SignatureError for one that is required and unknown."""
-    found = _constructor_parameters(build)
+def roles_of(
+    found: Iterable[inspect.Parameter], role_of: Callable[[inspect.Parameter], str], target: str, declarable: str
+) -> dict[str, str]:
+    """Names of a constructor's parameters by their roles, the first one of each. role_of: '' for none.
+
+    declarable: the roles that ?map= can give. Raises SignatureError for a parameter that is required and has no role.
+    """
     roles: dict[str, str] = {}
-    integer = False
     for p in found:
-        role = arguments.get(p.name) or _role(p.name)
-        if role == "bias" and p.default is not EMPTY and not isinstance(p.default, bool):
-            role = ""
+        role = role_of(p)
         if role and role not in roles:
             roles[role] = p.name
-            # A name that is not known for a shape is a width: whoever wants a tuple says so in the name.
-            integer = integer or (role == "normalized_shape" and (p.name not in SHAPES or p.annotation in (int, "int")))
-        elif p.default is EMPTY:
+        elif p.default is EMPTY and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
             raise SignatureError(
-                f"{target}: the constructor parameter {p.name!r} cannot be matched: give it a default, or "
-                f"declare what it is, ?map={p.name}:normalized_shape (or eps, elementwise_affine, bias)."
+                f"{target}: the constructor parameter {p.name!r} cannot be matched: give it a default, or declare "
+                f"what it is, ?map={p.name}:{declarable}."
             )
+    return roles
+
+
+def constructor(build: Callable[..., Any], target: str, arguments: Mapping[str, str]) -> Constructor:
+    """Match a constructor's parameters. Raises SignatureError for one that is required and unknown."""
+    found = {p.name: p for p in _constructor_parameters(build)}
+
+    def role_of(p: inspect.Parameter) -> str:
+        role = arguments.get(p.name) or _role(p.name)
+        no_flag = p.default is not EMPTY and not isinstance(p.default, bool)
+        return "" if role == "bias" and no_flag else role
+
+    roles = roles_of(found.values(), role_of, target, "normalized_shape (or eps, elementwise_affine, bias)")
     if "normalized_shape" not in roles:
         raise SignatureError(
             f"{target}: no constructor parameter gives the shape ({', '.join((*SHAPES, *WIDTHS))}): "
             f"declare it, ?map=theirs:normalized_shape."
         )
+    shape = roles["normalized_shape"]
     return Constructor(
         build,
-        roles["normalized_shape"],
-        integer,
+        shape,
+        # A name that is not known for a shape is a width: whoever wants a tuple says so in the name.
+        shape not in SHAPES or found[shape].annotation in (int, "int"),
         roles.get("eps", ""),
         roles.get("elementwise_affine", ""),
         roles.get("bias", ""),

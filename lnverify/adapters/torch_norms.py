@@ -6,13 +6,14 @@ in the place of its parameters (torch.func.functional_call). Running statistics 
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from lnverify.adapters import require, torch_function
-from lnverify.adapters.signature import EMPTY, our_name, parameters
-from lnverify.adapters.torch_constructor import AFFINE_FLAGS, BIAS_FLAGS, WIDTHS
+from lnverify.adapters.signature import our_name, parameters
+from lnverify.adapters.torch_constructor import AFFINE_FLAGS, BIAS_FLAGS, WIDTHS, roles_of
 from lnverify.errors import SignatureError
 from lnverify.subject import Declaration, Subject
 
@@ -70,23 +71,14 @@ def adapt(obj: Any, target: str, options: Declaration) -> Subject:
 
 def _roles(obj: Any, target: str, options: Declaration) -> dict[str, str]:
     """Constructor parameters by role: channels, num_groups, eps, affine, bias."""
-    roles: dict[str, str] = {}
-    for p in parameters(obj) or ():
+    flags = {**dict.fromkeys(WIDTHS, "channels"), **dict.fromkeys(AFFINE_FLAGS, "affine")}
+    flags.update(dict.fromkeys(BIAS_FLAGS, "bias"))
+
+    def role_of(p: inspect.Parameter) -> str:
         declared = (options.arguments or {}).get(p.name, "")
-        role = declared or our_name(p.name, ("num_groups", "eps"))
-        if not role and p.name in WIDTHS:
-            role = "channels"
-        if not role and p.name in AFFINE_FLAGS:
-            role = "affine"
-        if not role and p.name in BIAS_FLAGS:
-            role = "bias"
-        if role and role not in roles:
-            roles[role] = p.name
-        elif p.default is EMPTY and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
-            raise SignatureError(
-                f"{target}: the constructor parameter {p.name!r} cannot be matched: give it a default, or declare "
-                f"what it is, ?map={p.name}:channels (or num_groups, eps, affine, bias)."
-            )
+        return declared or our_name(p.name, ("num_groups", "eps")) or flags.get(p.name, "")
+
+    roles = roles_of(parameters(obj) or (), role_of, target, "channels (or num_groups, eps, affine, bias)")
     if "channels" not in roles:
         raise SignatureError(
             f"{target}: no constructor parameter gives the channels ({', '.join(WIDTHS)}): declare it, "
