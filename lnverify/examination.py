@@ -260,7 +260,7 @@ class Examination:
             for cause, violations in tally.named().items():
                 check = self._check(tally.law)
                 case, outcome = violations.first
-                budget = self.profile.shrink
+                budget = self.profile.shrink / tally.law.runs
                 for known in small:
                     again = check(known)
                     if again.bad and again.cause == cause:

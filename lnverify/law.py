@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lnverify.errors import UsageError
-from lnverify.operation import cells, derived
+from lnverify.operation import cells, derived, norms
 
 if TYPE_CHECKING:
     from lnverify.case import Case
@@ -119,10 +119,11 @@ class Law:
     dtypes: tuple[str, ...] | None = None
     minimum: int = 1
     once: bool = False  # looks at one ordinary case only (module laws)
+    runs: int = 1  # how many plain requests one check is worth, for what shrinking may spend
 
     def covers(self, operation: str) -> bool:
-        """Whether it says something of an operation; 'derived' stands for norms other than layer norm and for cells."""
-        several = {"derived": derived, "cells": cells}.get(self.operation)
+        """Whether it says something of an operation; 'norms': all but layer norm, 'derived': these and cells."""
+        several = {"derived": derived, "norms": norms, "cells": cells}.get(self.operation)
         return operation in several() if several else self.operation == operation
 
     @property
@@ -159,6 +160,7 @@ def law(
     dtypes: tuple[str, ...] | None = None,
     minimum: int = 1,
     once: bool = False,
+    runs: int = 1,
 ) -> Callable[[Check], Check]:
     """Register a law. Raises UsageError where the id is taken, the severity unknown or the source empty."""
 
@@ -170,7 +172,7 @@ def law(
         if not source.strip() or not (check.__doc__ or "").strip():
             raise UsageError(f"law {id}: give a source and a docstring that states the claim and its bound.")
         REGISTRY[id] = Law(
-            id, name, severity, operation, source, check, needs, limit, max_elements, dtypes, minimum, once
+            id, name, severity, operation, source, check, needs, limit, max_elements, dtypes, minimum, once, runs
         )
         return check
 

@@ -147,7 +147,7 @@ def test_what_is_declared_need_not_be_asked_for_and_may_not_be_contradicted() ->
 )
 def test_a_finding_is_judged_again_from_its_stored_answers(name: str, law: str) -> None:
     entry = next(entry for entry in layers.MUTANTS if entry.id == f"lstm-{name}")
-    report = check(entry.subject(), operation=entry.operation, dtypes=["float32"], select=[law], profile="score",
+    report = check(entry.subject(), operation=entry.operation, dtypes=["float32"], select=[law], profile="selftest",
                    fail_fast=True)  # fmt: skip
     again = judge_stored(report.findings[0])
     assert again.bad

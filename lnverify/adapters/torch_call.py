@@ -207,7 +207,7 @@ class _Run:
         self.state.phase = "backward"
         if more:  # a cell's c beside its h: the cotangents of both come back together
             ys = {**({"y": y} if y.requires_grad else {}), **{n: named[n] for n in more}}
-            self.several(ys, names, leaves)
+            self.several({n: found for n, found in ys.items() if f"d{n}" in self.held}, names, leaves)
             return
         dy = self.cotangent(y)
         if second:

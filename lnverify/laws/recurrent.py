@@ -72,24 +72,55 @@ def cell_modes(ev: Evaluation) -> Outcome:
 
 @law("LN805", name="cell-resting", severity="error", operation="cells", needs=("resting",), limit=24, source=PAPER)
 def cell_resting(ev: Evaluation) -> Outcome:
-    """Without a state a cell begins at zero states, also after another sequence has run.
+    """Without a state a cell begins at zero states, also after another sequence has run, and without gradients.
 
-    Bound: that of LN801 at zero states, for what is returned where no state is given, before and after a call with one.
+    Bound: that of LN801 at zero states, for what is returned where no state is given: at once, again, and after a call
+    with a state. A mode in which the cell is wrong with zero states that are given is LN804's.
     """
     if _wrong_anyway(ev):
         return INAPPLICABLE
     known, _ = _known(ev.case)
-    zeros = {name: FloatArray.of(np.zeros(ev.case.arrays[name].shape), ev.case.dtype) for name in known.states}
-    right = _plain(ev.case, **zeros)
     best = VACUOUS
-    for when in ("first", "after another sequence"):
-        answer = ev.evaluator.subject.run(resting(ev.case).request(*known.outputs))
-        outcome = _judged(Evaluation(right, ev.evaluator, answer), f"No state, {when}", "no state is not a zero state")
-        if outcome.bad:
-            return outcome
-        best = outcome if outcome.informative else best
-        ev.again(_plain(ev.case)).ask(*known.outputs, fresh=True)
+    for train, grad_mode, said in ((True, "enabled", ""), (False, "no_grad", ", no gradients")):
+        given = ev.again(replace(_plain(ev.case, **_zeros(ev.case)), train=train, grad_mode=grad_mode))
+        if _judged(given, "", "").bad:
+            continue
+        for when in ("at once", "again", "after another sequence"):
+            if when == "after another sequence":
+                ev.again(_plain(ev.case)).ask(*known.outputs, fresh=True)
+            asked = replace(resting(ev.case), train=train, grad_mode=grad_mode)
+            answer = ev.evaluator.subject.run(asked.request(*known.outputs))
+            run = Evaluation(given.case, ev.evaluator, answer)
+            outcome = _judged(run, f"No state{said}, {when}", "no state is not a zero state")
+            if outcome.bad:
+                return outcome
+            best = outcome if outcome.informative else best
     return best
+
+
+def _zeros(case: Case) -> dict[str, FloatArray]:
+    """Zero states."""
+    return {name: FloatArray.of(np.zeros(case.arrays[name].shape), case.dtype) for name in _known(case)[0].states}
+
+
+@law("LN826", name="cell-resting-dtype", severity="warning", operation="cells", needs=("resting",), limit=6,
+     source=PAPER)  # fmt: skip
+def cell_resting_dtype(ev: Evaluation) -> Outcome:
+    """What a cell returns without a state has the dtype that it has with zero states.
+
+    Bound: none. A state made in the framework's default dtype promotes all that follows.
+    """
+    known, _ = _known(ev.case)
+    given = ev.again(_plain(ev.case, **_zeros(ev.case))).ask(*known.outputs).arrays
+    found = ev.evaluator.subject.run(resting(ev.case).request(*known.outputs)).arrays
+    for name in known.outputs:
+        if name not in given or name not in found:
+            return INAPPLICABLE
+        if found[name].dtype != given[name].dtype:
+            text = f"Without a state {name} is {found[name].dtype}, with a zero state {given[name].dtype}."
+            cause = "the state that is made has another dtype"
+            return Outcome("violated", float("inf"), name, message=text, cause=cause)
+    return Outcome("holds", 0.0, "y")
 
 
 @law("LN806", name="cell-output", severity="error", operation="cells", limit=24, source=PAPER)

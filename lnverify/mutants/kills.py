@@ -86,4 +86,11 @@ KILLS: dict[str, tuple[str, str]] = {
     "LN806": ("lstm-other-output", "float32"),
     "LN807": ("lstm-normalised-carry", "float32"),
     "LN808": ("lstm-over-time", "float32"),
+    "LN820": ("state-in-place", "float32"),
+    "LN821": ("group-strides-ignored", "float32"),
+    "LN822": ("state-one-buffer", "float32"),
+    "LN823": ("group-inference-unbiased", "float32"),
+    "LN824": ("state-through-h", "float32"),
+    "LN825": ("state-truncated", "float32"),
+    "LN826": ("state-wide-zeros", "bfloat16"),
 }

@@ -34,13 +34,14 @@ CHANNELS = (
 )  # fmt: skip
 CELLS: tuple[Shape, ...] = (  # (rows, inputs), (units,)
     ((2, 3), (4,)), ((1, 5), (8,)), ((3, 2), (2,)), ((5, 7), (16,)), ((2, 1), (33,)), ((17, 4), (5,)), ((4, 64), (32,)),
-    ((1, 1), (3,)), ((2, 2), (3,)),
+    ((1, 1), (3,)), ((2, 130), (6,)), ((65, 3), (4,)), ((3, 4), (65,)), ((1, 257), (9,)), ((2, 5), (129,)),
 )  # fmt: skip
 REGIMES = (
     "normal", "offset", "normal", "outlier", "integers", "scaled", "normal", "far", "alternating", "tiny", "constant",
     "huge", "step",
 )  # fmt: skip
-RESTING = 6
+RESTING = 6  # zero states in every sixth case of a cell
+LARGE = 32  # a c of that size in every case of that number
 EPS = (1e-5, 1e-3, "near", 0.1, 1e-12, 10.0, 0.0, 1e-6)
 WEIGHTS = ("normal", "ones", "negative", "normal", "large")
 DYS = ("normal", "ones", "one_hot", "normal", "integers")
@@ -168,7 +169,8 @@ def _cell(
             z = _dy(dy, own, (rows, units))
         elif name in known.states:
             z = normal(own, (rows, units)) * (seed % RESTING != 0)
-            z = np.tanh(z) if name == "h" else z
+            # h is bounded, c is not: a long sequence adds up to much
+            z = np.tanh(z) if name == "h" else z * (LARGE if seed % LARGE == 0 else 1.0)
         elif name in known.gains:
             z = _weight(weight, own, known.cell.shape(name, extents))
         else:

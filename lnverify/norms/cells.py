@@ -164,9 +164,14 @@ class CellBounds(NormBounds):
     @cached_property
     def backward(self) -> dict[str, Running]:
         """The derived reverse mode."""
-        given = [*self._given, *map(self.context.exact, self.step.dys)]
+        return self.reverse(list(map(self.context.exact, self.step.dys)))
+
+    def reverse(self, cotangents: list[Running]) -> dict[str, Running]:
+        """The same for cotangents that have errors of their own."""
         with np.errstate(all="ignore"):
-            found: dict[str, Running] = getattr(self.step.module, f"{self.step.operation.formula}_vjp")(*given)
+            found: dict[str, Running] = getattr(self.step.module, f"{self.step.operation.formula}_vjp")(
+                *self._given, *cotangents
+            )
         return found
 
     def bound(self, output: str) -> Float64Array:

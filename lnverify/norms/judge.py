@@ -14,6 +14,7 @@ from lnverify.norms.bound import NormBounds, due
 from lnverify.norms.cells import CellBounds, CellExact
 from lnverify.norms.exact import Exact
 from lnverify.operation import cells
+from lnverify.oracle import Pair
 
 
 @lru_cache(maxsize=16)
@@ -39,12 +40,11 @@ def judge(ev: Evaluation, output: str) -> Judgement:
 
 def ratios(ev: Evaluation, output: str, returned: Float64Array, dtype: str) -> Float64Array:
     """Distance from the exact value to the rounding cell of what was returned, over the bound; 0 where not judged."""
-    return _ratios(measured(ev), output, returned, dtype)
+    bounds = measured(ev)
+    return _ratios(bounds.exact.pair(output), bounds.bound(output), returned, dtype, due(ev.case, output).dtype)
 
 
-def _ratios(bounds: NormBounds, output: str, returned: Float64Array, dtype: str) -> Float64Array:
-    exact, bound = bounds.exact.pair(output), bounds.bound(output)
-    kind = due(bounds.exact.case, output).dtype
+def _ratios(exact: Pair, bound: Float64Array, returned: Float64Array, dtype: str, kind: str) -> Float64Array:
     # A result wider than its due format is judged by the due one.
     fmt = FORMATS[kind] if FORMATS[dtype].precision > FORMATS[kind].precision else FORMATS[dtype]
     with np.errstate(all="ignore"):
@@ -64,12 +64,15 @@ def _judge(ev: Evaluation, output: str) -> Judgement:
 
 def judge_values(bounds: NormBounds, output: str, got: FloatArray) -> Judgement:
     """Judge given values as this output of the bounds' case."""
-    exact, bound = bounds.exact.pair(output), bounds.bound(output)
-    argument = due(bounds.exact.case, output)
-    if got.shape != argument.shape:
-        return Judgement(output, "shape", message=f"{output} has shape {got.shape}, {argument.shape} is right.")
+    return judge_against(output, got, bounds.exact.pair(output), bounds.bound(output), due(bounds.exact.case, output))
+
+
+def judge_against(output: str, got: FloatArray, exact: Pair, bound: Float64Array, like: FloatArray) -> Judgement:
+    """Judge given values by exact ones and a bound. like: an array of the shape and dtype that they are to have."""
+    if got.shape != like.shape:
+        return Judgement(output, "shape", message=f"{output} has shape {got.shape}, {like.shape} is right.")
     returned = got.values.reshape(exact.hi.shape)
-    ratio = _ratios(bounds, output, returned, got.dtype)
+    ratio = _ratios(exact, bound, returned, got.dtype, like.dtype)
     judged = np.isfinite(bound) & np.isfinite(exact.hi)
     if not judged.any():
         return Judgement(output, "vacuous")
@@ -77,9 +80,9 @@ def judge_values(bounds: NormBounds, output: str, got: FloatArray) -> Judgement:
     worst = float(ratio[at])
     scale = np.abs(exact.hi).max(where=judged, initial=0.0)
     sees = bool((judged & (bound < scale)).any()) if scale > 0 else True
-    fmt = FORMATS[argument.dtype]
+    fmt = FORMATS[like.dtype]
     ulps = error_in_ulp(returned, exact.hi, exact.lo, fmt).max(where=judged, initial=0.0) if worst > 1 else 0.0
-    place = np.unravel_index(int(np.ravel_multi_index(at, ratio.shape)), argument.shape)
+    place = np.unravel_index(int(np.ravel_multi_index(at, ratio.shape)), like.shape)
     return Judgement(
         output, "violated" if worst > 1 else "holds" if sees else "vacuous", worst, tuple(int(i) for i in place),
         float(exact.hi[at]), float(returned[at]), float(bound[at]), float(ulps),

@@ -1,0 +1,103 @@
+"""LN824 and LN825: gradients of recurrent cells that one step with every cotangent does not show."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from lnverify.case import Case
+from lnverify.evaluation import Evaluation
+from lnverify.floats import FloatArray
+from lnverify.law import INAPPLICABLE, VACUOUS, Outcome, law
+from lnverify.laws.operation_calls import right
+from lnverify.norms.bound import due
+from lnverify.norms.judge import judge_against, judge_values, measured
+from lnverify.norms.unrolled import Unrolled, contracting
+from lnverify.operation import operation
+from lnverify.recipes import normal
+
+BPTT = "Werbos (1990), Backpropagation through time; Ba, Kiros, Hinton (2016), 3.1"
+STEPS = 20  # of a sequence
+LONG = 70  # of one with a single row in float32, where exact results are cheap
+UNITS = 40  # of the largest cell that is unrolled
+
+
+@law("LN824", name="cell-cotangents", severity="error", operation="cells", needs=("dx",), limit=24, source=BPTT)
+def cell_cotangents(ev: Evaluation) -> Outcome:
+    """Where only one of a cell's new states is differentiated, h or c, the gradients are those of that one alone.
+
+    Bound: that of LN802 with zero in the place of the cotangent that is not given. A gradient that is None is zero.
+    """
+    known = operation(ev.case.operation)
+    if len(known.cotangents) < 2 or not right(ev):
+        return INAPPLICABLE
+    best: Outcome = INAPPLICABLE
+    for name, output in zip(known.cotangents, known.outputs, strict=True):
+        others = [other for other in known.cotangents if other != name]
+        zeros = {n: FloatArray.of(np.zeros(ev.case.arrays[n].shape), ev.case.dtype) for n in others}
+        bounds = measured(ev.again(ev.case.with_arrays(**zeros)))
+        alone = ev.case.with_arrays(**dict.fromkeys(others))
+        answer = Evaluation(alone, ev.evaluator).ask(*known.outputs, *alone.gradients())
+        for gradient in alone.gradients() if answer.refusal is None else ():
+            if gradient not in ev.response.arrays:
+                continue
+            got = answer.arrays.get(gradient) or FloatArray.of(
+                np.zeros(ev.case.arrays[gradient[1:]].shape), ev.case.dtype
+            )
+            judgement = judge_values(bounds, gradient, got)
+            if judgement.state in ("violated", "shape"):
+                told = judgement.sentence() if judgement.state == "violated" else judgement.message
+                text = f"With a cotangent of {output} alone: {told}"
+                cause = f"the gradients of {output} alone are wrong"
+                return replace(judgement.outcome(cause, text), state="violated", case=alone)
+            best = judgement.outcome("") if judgement.state == "holds" else best
+    return best
+
+
+def _sequence(case: Case) -> Case:
+    """A contracting cell over several steps, with a cotangent for each output and one for the last c."""
+    known = operation(case.operation)
+    rows, inputs = case.arrays["x"].shape
+    count = LONG if rows == 1 and case.dtype == "float32" else STEPS
+
+    def draw(seed: int, *shape: int) -> FloatArray:
+        return FloatArray.of(normal(seed, shape), case.dtype)
+
+    last = {name: draw(5, rows, case.n) for name in known.cotangents[1:]}
+    return contracting(case).with_arrays(x=draw(3, count, rows, inputs), dy=draw(4, count, rows, case.n), **last)
+
+
+@law("LN825", name="sequence-gradient", severity="error", operation="cells", needs=("sequence", "dx"), limit=3,
+     dtypes=("float32", "float64"), runs=100, source=BPTT)  # fmt: skip
+def sequence_gradient(ev: Evaluation) -> Outcome:
+    """The gradients of a layer over a long sequence go back through all steps, to every x, the first state and every
+    parameter.
+
+    Bound: the derived reverse mode of one step, chained over 20 steps (70 for a single row in float32) with the running
+    error of every state and cotangent (lnverify.norms.unrolled), for gains and an eps with which errors die out.
+    """
+    if ev.case.n > UNITS or not all(map(ev.case.has, operation(ev.case.operation).cotangents)) or not right(ev):
+        return INAPPLICABLE
+    case = _sequence(ev.case)
+    declared = ev.subject.capabilities
+    case = replace(case, eps=ev.case.eps) if declared.eps is not None else case
+    wanted = [name for name in case.gradients() if name in declared.outputs]
+    answer = Evaluation(case, ev.evaluator).ask("y", *wanted)
+    if answer.refusal is not None:
+        return INAPPLICABLE
+    unrolled = Unrolled(case, measured(ev).compute)
+    best = VACUOUS
+    for name in wanted:
+        got = answer.arrays.get(name)
+        if got is None:
+            text = f"{name} is missing after {case.arrays['x'].shape[0]} steps."
+            return Outcome("violated", float("inf"), name, message=text, cause="gradients through time are wrong",
+                           case=case)  # fmt: skip
+        judgement = judge_against(name, got, unrolled.pair(name), unrolled.bound(name), due(case, name))
+        if judgement.state in ("violated", "shape"):
+            told = judgement.sentence() if judgement.state == "violated" else judgement.message
+            text = f"Over {case.arrays['x'].shape[0]} steps: {told}"
+            return replace(judgement.outcome("gradients through time are wrong", text), state="violated", case=case)
+        best = judgement.outcome("") if judgement.state == "holds" else best
+    return best

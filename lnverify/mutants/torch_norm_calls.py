@@ -1,0 +1,61 @@
+"""Norms other than layer norm in torch that are right when asked plainly, and wrong with layouts, history or modes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from lnverify.mutants import Mutant
+from lnverify.mutants.torch_norms import _affine, _grouped, _normalized
+
+
+def _group(x: Any, num_groups: int, weight: Any, bias: Any, eps: float) -> Any:
+    return _affine(_normalized(_grouped(x, num_groups), 2, eps).reshape(x.shape), weight, bias)
+
+
+def strides_ignored(x: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
+    """x is read as if it lay contiguously in channels, whatever its strides."""
+    if x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last):
+        x = torch.as_strided(x, x.shape, torch.empty(x.shape, device="meta").stride())
+    return _group(x, num_groups, weight, bias, eps)
+
+
+def statistics_by_address() -> Any:
+    """The variance is kept by the address of x, for the next call without gradients."""
+    kept: dict[Any, Any] = {}
+
+    def norm(x: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
+        if torch.is_grad_enabled():
+            return _group(x, num_groups, weight, bias, eps)
+        rows = _grouped(x, num_groups)
+        key = (x.data_ptr(), x.shape, x.dtype, num_groups)
+        if key not in kept:
+            kept.clear()
+            kept[key] = rows.var(2, correction=0, keepdim=True)
+        y = (rows - rows.mean(2, keepdim=True)) * torch.rsqrt(kept[key] + eps)
+        return _affine(y.reshape(x.shape), weight, bias)
+
+    return norm
+
+
+def inference_unbiased(x: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
+    """Where nothing requires a gradient the variance is divided by N - 1."""
+    correction = 0 if torch.is_grad_enabled() and x.requires_grad else 1
+    rows = _grouped(x, num_groups)
+    correction *= rows.shape[2] > 1
+    return _affine(_normalized(rows, 2, eps, correction).reshape(x.shape), weight, bias)
+
+
+def _wrong(name: str, target: Any, *laws: str, **more: Any) -> Mutant:
+    sentence = " ".join(target.__doc__.split())
+    return Mutant(
+        f"group-{name}", sentence, operation="group_norm", framework="torch", target=target, laws=laws, **more
+    )
+
+
+MUTANTS = [
+    _wrong("strides-ignored", strides_ignored, "LN821"),
+    _wrong("statistics-by-address", statistics_by_address, "LN822", fresh=True),
+    _wrong("inference-unbiased", inference_unbiased, "LN823"),
+]
