@@ -25,9 +25,11 @@ from lnverify.errors import LnverifyError, UsageError
 from lnverify.finding import Finding, Report, Result, report_from_json
 from lnverify.floats import canonical_dtype
 from lnverify.law import Law, select_laws
+from lnverify.operation import operation as find_operation
 from lnverify.profiles import profile as find_profile
 from lnverify.reports import wording
 from lnverify.reports.snippet import snippet
+from lnverify.subject import declared
 
 if TYPE_CHECKING:
     import pytest
@@ -65,6 +67,7 @@ def conformance(
     target: Any,
     *,
     operation: str | None = None,
+    variant: str | None = None,
     dtypes: Iterable[str] | None = None,
     devices: Iterable[str] | None = None,
     profile: str | None = None,
@@ -77,6 +80,9 @@ def conformance(
 ) -> Callable[..., None]:
     """A test function for a module of tests; its arguments are those of `lnverify.check`.
 
+    The tests are named before a target string is imported, so that an operation which its code declares is to be named
+    here too; that of a function, class or instance is known.
+
     What is left out is as in lnverify.toml of the folder where pytest runs, else as on the command line. Findings that
     the file expects are xfailed with their reasons; entries that are stale fail the test `verdict`. isolate: run the
     subject in a process of its own, by default where the target is a string. A wrong argument fails the collection with
@@ -87,9 +93,10 @@ def conformance(
     try:
         project = config.load(Path.cwd())
         chosen = _given(dtypes) or project.dtypes or wording.DTYPE_ORDER
+        said = operation or project.operation or (None if isinstance(target, str) else declared(target).operation)
         wanted = Order(
             target,
-            operation or project.operation or "layer_norm",
+            find_operation(said or "layer_norm", variant).name,
             (),
             tuple(dict.fromkeys(map(canonical_dtype, chosen))),
             _given(devices) or ("cpu",),

@@ -209,6 +209,7 @@ def test_workers_share_one_run(pytester: Pytester, monkeypatch: pytest.MonkeyPat
     [
         ('select=["LN999"]', "LN999"),
         ('dtypes=["fp8"]', "fp8"),
+        ('operation="ln_lstm", variant="joined"', "ln_lstm has no variant 'joined': choose from paper, per_gate,"),
         ('profile="slow"', "unknown profile 'slow': choose from quick, ci, deep."),
         (
             'operation="rms_norm", select=["LN101"]',
@@ -224,6 +225,17 @@ def test_a_wrong_argument_is_one_sentence(pytester: Pytester, arguments: str, se
     assert sentence in shown
     assert "Traceback" not in shown
     assert "in_pytest.py" not in shown
+
+
+def test_the_operation_that_a_class_declares_is_known(pytester: Pytester) -> None:
+    pytest.importorskip("torch")
+    pytester.makepyfile(
+        "import lnverify\nfrom lnverify.mutants.torch_layers import Cell\n"
+        'test_it = lnverify.conformance(Cell, dtypes=["float32"], select=["LN801", "LN806"])\n'
+    )
+    shown = pytester.runpytest_inprocess("--collect-only", "-q", "-p", "no:cacheprovider").stdout.str()
+    assert "test_it[LN801-operation-accuracy-float32-cpu]" in shown
+    assert "test_it[LN806-cell-output-float32-cpu]" in shown
 
 
 def test_a_target_that_cannot_be_loaded_fails_each_test_in_one_sentence(pytester: Pytester) -> None:
