@@ -170,8 +170,10 @@ class Examination:
         """Let every law judge a case; the ratio of y, for the search to push up."""
         self.index += 1
         self._pause(self.index)
-        if self.support.predicted(case.size, case.rows) > SLOW or self.watch.alike(case):
-            self.slow.add(f"{self.support.dtype}: N={case.n}, rows={case.rows}")
+        slow = self.support.predicted(case.size, case.rows) > SLOW
+        if slow or self.watch.alike(case):
+            why = f"over {SLOW:g} s by the warm-up's estimate" if slow else "like one that crashed"
+            self.slow.add(f"{self.support.dtype}: N={case.n}, rows={case.rows} ({why})")
             return 0.0
         self.examples += 1
         evaluation = self.evaluator.evaluate(case)

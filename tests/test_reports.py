@@ -46,6 +46,17 @@ def test_what_holds_takes_a_line_for_each_family() -> None:
     )
 
 
+def test_shapes_that_were_left_out_are_counted_by_dtype_and_reason() -> None:
+    slow = "over 2 s by the warm-up's estimate"
+    entries = [f"float32: N=4097, rows={rows} ({slow})" for rows in (65, 129, 257)]
+    entries += ["float32: N=8, rows=3 (like one that crashed)", "time limit"]
+    assert wording._not_examined(entries) == [
+        f"not examined: float32 N=4097, rows=65 ({slow}) and 2 more",
+        "not examined: float32 N=8, rows=3 (like one that crashed)",
+        "not examined: time limit",
+    ]
+
+
 def test_a_finding_is_a_sentence_numbers_a_replay_line_and_a_script() -> None:
     text = shown(samples.violated(), source="3f9c1a")
     block = text[text.index("2. error") : text.index("3. warning")]

@@ -301,15 +301,29 @@ def coverage_lines(report: Report) -> list[str]:
             seen.append(f"{word} {', '.join(found)}" if len(found) <= 4 else f"{len(found)} ways of {word}")
     lines = ["; ".join(s for s in seen if s)]
     left = []
-    for name, word in (("not_supported", "not supported"), ("not_examined", "not examined")):
-        if coverage.get(name):
-            left.append(f"{word}: {', '.join(_plain(v) for v in coverage[name])}")
+    if coverage.get("not_supported"):
+        left.append(f"not supported: {', '.join(_plain(v) for v in coverage['not_supported'])}")
+    left += _not_examined(coverage.get("not_examined", []))
     if vacuous := coverage.get("vacuous"):
         total = sum(vacuous.values())
         top = ", ".join(f"{law} {n:,}" for law, n in Counter(vacuous).most_common(3))
         more = f", {len(vacuous) - 3} more laws" if len(vacuous) > 3 else ""
         left.append(f"vacuous: {total:,} ({top}{more})")
     return [line for line in (lines[0], "; ".join(left)) if line]
+
+
+def _not_examined(entries: list[str]) -> list[str]:
+    """Cases that were left out: of those with one dtype and one reason the first, and how many more there are."""
+    alike: dict[tuple[str, str], list[str]] = {}
+    for entry in entries:
+        dtype, colon, rest = entry.partition(": ")
+        case, _, reason = rest.rpartition(" (")
+        alike.setdefault((dtype, reason) if colon and case else (entry, ""), []).append(case)
+    return [
+        "not examined: " + _plain(dtype if not reason else f"{dtype} {cases[0]} ({reason}")
+        + (f" and {len(cases) - 1} more" if len(cases) > 1 else "")
+        for (dtype, reason), cases in alike.items()
+    ]  # fmt: skip
 
 
 def quality_line(report: Report) -> str:
