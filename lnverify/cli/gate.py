@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from lnverify.cli.bench import hot_paths, shapes_option
 from lnverify.cli.check import PROFILES, Progress, progress_bar
@@ -82,6 +83,10 @@ def command(
     project = config.load(Path.cwd())
     target = _target(target, project)
     _only(baseline, update, base_ref, calibrate, slowed)
+    if given["against"] and (calibrate is not None or (base_ref is not None and baseline is None)):
+        word = "--base-ref times the target against its earlier code"
+        word = "--calibrate times the target against itself" if calibrate is not None else word
+        raise UsageError(f"{word}: leave --against out.")
     if (update or calibrate is not None) and (json_path or junit_path):
         word = "--update writes the baseline" if update else "--calibrate compares nothing with a baseline"
         raise UsageError(f"{word}, there is no report to write: leave --json and --junit out.")
@@ -98,7 +103,7 @@ def command(
         return _update(settings, project, baseline, quiet)
     started = time.monotonic()
     with progress_bar(target, shown=not quiet) as progress:
-        decision = _decide(settings, project, baseline, base_ref, slower_than, _telling(progress))
+        decision = _decide(settings, project, baseline, base_ref, slower_than, _telling(progress, quiet))
     decision.seconds = time.monotonic() - started
     gate_table.show(decision, make_console(), quiet=quiet)
     _write(decision, json_path, junit_path)
@@ -115,6 +120,9 @@ def _only(
         raise UsageError("--update measures the working tree, --base-ref compares it with a commit: give one of them.")
     if calibrate is not None and (baseline is not None or base_ref is not None):
         raise UsageError("--calibrate compares the target with itself: leave --baseline and --base-ref out.")
+    said = click.get_current_context().get_parameter_source("slower_than")
+    if update and said is ParameterSource.COMMANDLINE:
+        raise UsageError("--slower-than decides a comparison, and --update compares nothing: leave it out.")
     if slowed and calibrate is None:
         raise UsageError("--slowed is for --calibrate N: name how many gates to run.")
     if baseline is None and base_ref is None and calibrate is None:
@@ -156,14 +164,16 @@ def _check_paths(*paths: Path | None) -> None:
         raise UsageError("two of --baseline, --json and --junit name the same file: give different ones.")
 
 
-def _telling(progress: Progress | None) -> Any:
-    """What says on the progress bar where it is."""
+def _telling(progress: Progress | None, quiet: bool) -> Any:
+    """What says where it is: on the progress bar, or without a terminal in a line of the log."""
     count = 0
 
     def tell(text: str) -> None:
         nonlocal count
         if progress is not None:
             progress(count, max(STAGES, count + 1), text)
+        elif not quiet:
+            click.echo(f"lnverify gate: {text}", err=True)
         count += 1
 
     return tell
@@ -205,7 +215,7 @@ def _update(settings: Settings, project: Config, path: Path, quiet: bool) -> int
     from lnverify.reports import json_file
 
     with progress_bar(settings.target, shown=not quiet) as progress:
-        tell = _telling(progress)
+        tell = _telling(progress, quiet)
         examined = decision.now(settings, lambda report: None, tell)
         if examined.lost:
             raise UsageError(f"{settings.target} gives no baseline: {examined.lost}; see `lnverify check`.")
@@ -224,7 +234,8 @@ def _calibrate(settings: Settings, count: int, slower_than: float, slowed: float
 
     hits, unsure, paths = 0, 0, 0
     with progress_bar(settings.target, shown=not quiet) as progress:
-        for number, rows in enumerate(null_gates(settings.job(slowed=slowed), count, slower_than, _telling(progress))):
+        tell = _telling(progress, quiet)
+        for number, rows in enumerate(null_gates(settings.job(slowed=slowed), count, slower_than, tell)):
             worse = [row for row in rows if row.outcome == "worse"]
             hits, paths = hits + bool(worse), paths + len(worse)
             unsure += not worse and any(row.outcome == "unsure" for row in rows)
