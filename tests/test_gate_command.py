@@ -61,7 +61,10 @@ def baseline(folder: Path) -> str:
         return target
     made = lnverify("gate", target, "--baseline", "b.json", "--update", *WORDS)
     assert made.exit_code == 0, made.output
-    assert made.stderr.splitlines()[:2] == ["lnverify gate: laws", "lnverify gate: process 1 of 6"]  # no terminal: a log
+    assert made.stderr.splitlines()[:2] == [
+        "lnverify gate: laws",
+        "lnverify gate: process 1 of 6",
+    ]  # no terminal: a log
     assert made.stdout == "written: b.json: 2 verdicts (0 violations), 3 of 3 paths.\n"
     STORED.append((folder / "b.json").read_text())
     return target

@@ -16,6 +16,7 @@ from lnverify.subject import declare, resolve
 torch = pytest.importorskip("torch")
 from lnverify.mutants import torch_layers as layers  # noqa: E402 - torch is asked for first
 from lnverify.mutants import torch_lstm  # noqa: E402
+from lnverify.mutants import torch_states as states  # noqa: E402
 
 
 def exact_gap(subject, operation: str, seed: int = 3) -> float:
@@ -162,3 +163,13 @@ def test_the_laws_of_calls_hold_for_right_layers(name: str) -> None:
                    max_examples=1)  # fmt: skip
     assert report.verdict == "holds", [f.message for f in report.findings]
     assert all(result.informative > 10 for result in report.results)
+
+
+@pytest.mark.parametrize("name", ["lstm-packed", "lstm-masked"])
+def test_layers_that_are_told_lengths_are_asked_for_them(name: str) -> None:
+    entry = next(entry for entry in states.CORRECT if entry.id == name)
+    report = check(entry.subject(), operation=entry.operation, dtypes=["float32"], select=["LN827"], profile="score",
+                   max_examples=1)  # fmt: skip
+    assert report.results[0].verdict == "holds"
+    assert report.results[0].informative >= 3  # lengths that do not descend cannot be packed
+    assert 0 < report.results[0].worst_ratio < 1

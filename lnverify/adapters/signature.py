@@ -31,6 +31,7 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "h": ("h", "hx", "hidden", "state", "h_prev"),
     "c": ("c", "cx", "cell", "c_prev"),
     "state": ("state", "hx", "hidden", "states", "hc"),
+    "lengths": ("lengths", "seq_lengths", "sequence_lengths", "input_lengths", "x_lengths", "seq_lens", "lens"),
     "weight_ih": ("weight_ih", "w_ih", "w_x", "wx"),
     "weight_hh": ("weight_hh", "w_hh", "w_h", "wh"),
     "dy": ("dy", "grad_output", "grad_out", "dout", "grad_y", "grad"),
@@ -79,6 +80,10 @@ class Signature:
         """Whether a parameter was matched to our name."""
         return any(p.ours == ours for p in self.parameters)
 
+    def requires(self, ours: str) -> bool:
+        """Whether it cannot be called without the parameter of our name."""
+        return any(p.ours == ours and p.default is EMPTY for p in self.parameters)
+
     @property
     def wants(self) -> tuple[str, ...]:
         """Destinations that it cannot be called without."""
@@ -122,7 +127,7 @@ def cell_names(
     """Those of a cell: its arguments and eps; `state` in the place of (h, c) where it has no parameter for c alone."""
     apart = len(known.states) == 1 or any(our_name(p.name, ("c",)) for p in found or ())
     states = known.states if apart else ("state",)
-    return ("x", "eps", *states, *(name for name in known.parameters if name not in without))
+    return ("x", "eps", *states, *(name for name in known.parameters if name not in without), "lengths")
 
 
 def own_values(operation: str, x: tuple[int, ...], normalized_shape: tuple[int, ...]) -> dict[str, Any]:

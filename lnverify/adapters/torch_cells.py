@@ -61,6 +61,17 @@ def stepping(call: Callable[[Values], Any], known: Operation, options: Declarati
     return run
 
 
+def lengths(request: Request, signature: Signature) -> dict[str, Any]:
+    """The lengths of the rows; full ones where none are given and the layer cannot be called without."""
+    import torch
+
+    given, x = request.arrays.get("lengths"), request.arrays["x"]
+    if given is not None:
+        return {"lengths": torch.tensor(given.values, dtype=torch.int64)}
+    steps, rows = x.shape[:2] if len(x.shape) == 3 else (1, x.shape[0])
+    return {"lengths": torch.full((rows,), steps)} if signature.requires("lengths") else {}
+
+
 def returns(known: Operation) -> tuple[str, ...]:
     """Names of what `stepping` returns."""
     return (*known.outputs, "hy")
@@ -113,7 +124,8 @@ def adapt(obj: Any, target: str, options: Declaration) -> Subject:
                 def replaced(*args: Any, **kwargs: Any) -> Any:
                     return torch.func.functional_call(module, placed, args, kwargs)
 
-                return stepping(lambda v: signature.call(replaced, {**scalars(request), **v}), known, options)(leaves)
+                fixed = {**scalars(request), **lengths(request, signature)}
+                return stepping(lambda v: signature.call(replaced, {**fixed, **v}), known, options)(leaves)
 
             return dict(tensors), call
 
@@ -123,7 +135,8 @@ def adapt(obj: Any, target: str, options: Declaration) -> Subject:
         target=target,
         capabilities=options.capabilities(
             devices=("cpu", "cuda") if torch.cuda.is_available() else ("cpu",),
-            outputs=(*outputs(("x", *known.states, *storage.names), returns(known), False), *returns(known)[1:]),
+            outputs=(*outputs(("x", *known.states, *storage.names), returns(known), False), *returns(known)[1:],
+                     *(("lengths",) if signature.has("lengths") else ())),
             eps=eps, module=True, affine=("both",), max_dims=1, fixed_shape=found["fixed_shape"],
             parameters=tuple(n for n in (*known.gains, *known.shifts) if n in storage.names),
         ),

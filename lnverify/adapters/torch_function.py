@@ -77,6 +77,7 @@ def adapt(obj: Any, target: str, options: Declaration) -> Subject:
         def bind(request: Request, tensors: Tensors) -> tuple[dict[str, Any], Callable[[Tensors], Any]]:
             fixed_values = scalars(request)
             if known.cell is not None and backward is None:
+                fixed_values |= torch_cells.lengths(request, signature)
                 return dict(tensors), torch_cells.function_call(function, signature, known, options, fixed_values)
             call = writing(request, signature, FORWARD, overrun).call
             return dict(tensors), lambda leaves: call(function, {**fixed_values, **leaves})
@@ -98,6 +99,7 @@ def adapt(obj: Any, target: str, options: Declaration) -> Subject:
             outputs=(
                 *outputs(taken, returns, backward is not None, bool(signature.wants)),
                 *(returns[1:] if known.cell is not None else ()),
+                *(("lengths",) if signature.has("lengths") else ()),
             ),
             eps=fixed,
             max_dims=signature.max_dims,

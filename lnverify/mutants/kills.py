@@ -93,4 +93,5 @@ KILLS: dict[str, tuple[str, str]] = {
     "LN824": ("state-through-h", "float32"),
     "LN825": ("state-truncated", "float32"),
     "LN826": ("state-wide-zeros", "bfloat16"),
+    "LN827": ("state-lengths-forgotten", "float32"),
 }

@@ -1,4 +1,4 @@
-"""Layer-normalised recurrent cells in torch that go wrong with their states, or along a sequence; and a right one."""
+"""Layer-normalised recurrent cells in torch that go wrong with their states, or along a sequence; and right ones."""
 
 from __future__ import annotations
 
@@ -172,7 +172,69 @@ class CDetached(Truncated):
     every, both = 64, False
 
 
+# Wrong: lengths
+
+
+@LAYER
+class LengthsForgotten(Layer):
+    """Outputs behind the end of a row are zero, and the state that is returned is that after the last step of all."""
+
+    def forward(self, x: Tensor, state: State | None = None, lengths: Tensor | None = None) -> tuple[Tensor, State]:
+        """All steps."""
+        y, state = super().forward(x, state)
+        if lengths is not None:
+            y = y * (torch.arange(len(x))[:, None] < lengths)[:, :, None]
+        return y, state
+
+
+@LAYER
+class LengthsOff(Layer):
+    """Each row runs one step beyond its length, where there is one."""
+
+    beyond = 1
+
+    def forward(self, x: Tensor, state: State | None = None, lengths: Tensor | None = None) -> tuple[Tensor, State]:
+        """All steps."""
+        state = self.cell.resting(x[0]) if state is None else state
+        ends = torch.full((x.shape[1],), len(x)) if lengths is None else lengths + self.beyond
+        outputs = []
+        for number, step in enumerate(x):
+            y, new = self.cell(step, state)
+            runs = (number < ends)[:, None]
+            state = torch.where(runs, new[0], state[0]), torch.where(runs, new[1], state[1])
+            outputs.append(y * runs)
+        return torch.stack(outputs), state
+
+
 # Right
+
+
+@LAYER
+class Masked(LengthsOff):
+    """Rows that have ended keep their state; their outputs are zero."""
+
+    beyond = 0
+
+
+@LAYER
+class Packed(Layer):
+    """A layer on packed sequences: each step has the rows that are still running; the lengths are to descend."""
+
+    def forward(self, x: Tensor, state: State | None = None, lengths: Tensor | None = None) -> tuple[Tensor, State]:
+        """All steps."""
+        state = self.cell.resting(x[0]) if state is None else state
+        ends = torch.full((x.shape[1],), len(x)) if lengths is None else lengths
+        packed = torch.nn.utils.rnn.pack_padded_sequence(x, ends)
+        outputs, ended, start = [], [], 0
+        for count in packed.batch_sizes.tolist():
+            if count < len(state[0]):
+                ended.append(tuple(part[count:] for part in state))
+            y, state = self.cell(packed.data[start : start + count], tuple(part[:count] for part in state))
+            outputs.append(y)
+            start += count
+        y = torch.nn.utils.rnn.PackedSequence(torch.cat(outputs), packed.batch_sizes)
+        h, c = (torch.cat(parts) for parts in zip(state, *reversed(ended), strict=True))
+        return torch.nn.utils.rnn.pad_packed_sequence(y)[0], (h, c)
 
 
 @LAYER
@@ -212,9 +274,14 @@ MUTANTS = [
     _wrong("one-buffer", OneBuffer, "LN822"),
     _wrong("truncated", Truncated, "LN825"),
     _wrong("c-detached", CDetached, "LN825"),
+    _wrong("lengths-forgotten", LengthsForgotten, "LN827"),
+    _wrong("lengths-off", LengthsOff, "LN827"),
 ]
 
 CORRECT = [
     Correct("lstm-all-inputs-at-once", "a layer that projects all inputs at once", operation="ln_lstm",
             framework="torch", target=AllInputsAtOnce),
+    Correct("lstm-masked", "a layer in which rows that have ended keep their state", operation="ln_lstm",
+            framework="torch", target=Masked),
+    Correct("lstm-packed", "a layer on packed sequences", operation="ln_lstm", framework="torch", target=Packed),
 ]  # fmt: skip

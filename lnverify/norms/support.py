@@ -46,6 +46,7 @@ def find_support(subject: Subject, operation: str, dtype: str, device: str) -> S
     elif wanted:
         refused.append(f"{dtype}: gradients ({answer.refusal})")
     outputs += ["module"] if declared.module else []
+    outputs += ["lengths"] if "lengths" in declared.outputs else []
     if find_operation(operation).states:
         problem = subject.run(resting(case).request("y")).refusal
         if problem is None:

@@ -1,4 +1,4 @@
-"""Unrolled: the gradients of a recurrent cell over several steps, and their bounds: the derived step, chained.
+"""Unrolled: a recurrent cell over several steps, forward and backward, with bounds: the derived step, chained.
 
 Forward each step begins at the exact states of the one before; backward the cotangent of a state at step t is what the
 caller gives to it plus what step t + 1 hands back (backpropagation through time, Werbos 1990). Both are evaluated in
@@ -13,7 +13,8 @@ Such a bound grows with every step by up to |V| |gain|/sigma, so it is only of u
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from lnverify.operation import operation
 from lnverify.oracle import Pair
 from lnverify.running import Running
 
+Errors = dict[str, Float64Array]
 GAIN = 0.25  # of a contracting cell, at most
 EPS = 1.0
 
@@ -62,104 +64,124 @@ def contracting(case: Case) -> Case:
     return replace(case.with_arrays(**tame), eps=max(case.eps, EPS))
 
 
+@dataclass(frozen=True)
+class _State:
+    """States by name, their errors, and whether everything before is within the range."""
+
+    values: dict[str, Any]
+    around: Errors
+    judged: bool
+
+
 def _values(number: Any, wide: bool) -> Float64Array:
     return np.asarray(number.hi if wide else number, dtype=np.float64)
 
 
 class Unrolled:
-    """Exact gradients and bounds of a case whose x is (steps, rows, inputs) and whose dy is (steps, rows, units).
+    """Exact results and bounds of a case whose x is (steps, rows, inputs), each evaluated when first asked for.
 
-    A case of an LSTM also has dcy, the cotangent of the last c.
+    For gradients its dy is (steps, rows, units), and a case of an LSTM also has dcy, the cotangent of the last c.
     """
 
     def __init__(self, case: Case, compute: Format) -> None:
-        """Evaluate everything. compute: the format that the subject computes in."""
+        """compute: the format that the subject computes in."""
         self.case, self.compute = case, compute
         self.known = operation(case.operation)
         assert self.known.cell is not None
         self.states = dict(self.known.cell.states)  # by output: the state that it replaces
         self.wide = case.dtype == "float64"
         self.count = case.arrays["x"].shape[0]
-        self.judged = True
-        self._exact: dict[str, Any] = {}
-        self._bound: dict[str, Float64Array] = {}
-        self._run()
+        self.start = _Step(self._case_of(0, {}), self.wide, {})
 
-    def _step(self, number: int, states: dict[str, Any], cotangents: dict[str, Any]) -> _Step:
-        """A step with its states and cotangents, all in the number type of this case."""
-        arrays = {n: a for n, a in self.case.arrays.items() if n not in self.known.cotangents}
+    # One step after the other
+
+    def _case_of(self, number: int, arrays: dict[str, Any]) -> Case:
+        """The case of a step, with states and cotangents rounded to float64."""
         x = self.case.arrays["x"]
-        arrays["x"] = FloatArray(x.dtype, np.ascontiguousarray(x.bits[number]))
-        for name, value in {**states, **cotangents}.items():
-            arrays[name] = FloatArray.of(_values(value, self.wide), "float64")
-        return _Step(replace(self.case, arrays=arrays, recipe=None), self.wide, states)
+        given = {name: FloatArray.of(_values(value, self.wide), "float64") for name, value in arrays.items()}
+        return self.case.with_arrays(**{
+            **dict.fromkeys(self.known.cotangents), **given,
+            "x": FloatArray(x.dtype, np.ascontiguousarray(x.bits[number])),
+        })  # fmt: skip
+
+    def _bounds(self, number: int, states: dict[str, Any], around: Errors, cotangents: dict[str, Any]) -> CellBounds:
+        """A step with its states and cotangents, all in the number type of this case."""
+        step = _Step(self._case_of(number, {**states, **cotangents}), self.wide, states)
+        bounds = CellBounds(step, self.compute)
+        bounds.around = around
+        return bounds
 
     def _rounded(self, number: Running) -> Float64Array:
         """The error of a number that is stored in the subject's format."""
         return number.error + self.compute.u * np.abs(number.value) + self.compute.tiny
 
-    def _given(self, number: int) -> dict[str, Float64Array]:
-        """What the caller gives to the outputs of a step."""
-        found = {"dy": self.case.arrays["dy"].values[number]}
-        last = number == self.count - 1
-        for name in self.known.cotangents[1:]:
-            found[name] = self.case.arrays[name].values * last
+    def _in_range(self, bounds: CellBounds, backward: bool) -> bool:
+        largest, _ = bounds.extremes[backward]
+        return bool(bounds.count * largest <= min(self.compute.largest, LARGEST))
+
+    @cached_property
+    def _forward(self) -> list[_State]:
+        """The state before each step and after the last one."""
+        states = {name: self.start.lift(self.case.arrays[name].values) for name in self.known.states}
+        around = {name: np.zeros(self.case.arrays[name].shape) for name in self.known.states}
+        found = [_State(states, around, True)]
+        for number in range(self.count):
+            bounds = self._bounds(number, states, around, {})
+            outputs = bounds.step.forward
+            states = {state: outputs[output] for output, state in self.states.items()}
+            around = {state: self._rounded(bounds.forward[output]) for output, state in self.states.items()}
+            found.append(_State(states, around, found[-1].judged and self._in_range(bounds, backward=False)))
         return found
 
-    def _run(self) -> None:
-        probe = CellExact(self._case_of_start())
-        states = {name: probe.lift(self.case.arrays[name].values) for name in self.known.states}
-        around = {name: np.zeros(self.case.arrays[name].shape) for name in self.known.states}
-        before = []
-        for number in range(self.count):
-            before.append((states, around))
-            none = {name: probe.lift(value) for name, value in self._given(number).items()}
-            step = self._step(number, states, none)
-            bounds = CellBounds(step, self.compute)
-            bounds.around = around
-            states = {state: step.forward[output] for output, state in self.states.items()}
-            around = {state: self._rounded(bounds.forward[output]) for output, state in self.states.items()}
+    def state(self, name: str, count: int) -> tuple[Pair, Float64Array]:
+        """A state after so many steps, and its bound."""
+        found = self._forward[count]
+        value, bound = found.values[name], found.around[name]
+        hi = _values(value, self.wide)
+        lo = np.asarray(value.lo) if self.wide else np.zeros_like(hi)
+        return Pair(hi, lo), np.where(found.judged & ~np.isnan(bound), bound, np.inf)
+
+    # And backwards
+
+    def _given(self, number: int) -> dict[str, Any]:
+        """What the caller gives to the outputs of a step."""
+        found = {"dy": self.case.arrays["dy"].values[number]}
+        for name in self.known.cotangents[1:]:
+            found[name] = self.case.arrays[name].values * (number == self.count - 1)
+        return {name: self.start.lift(value) for name, value in found.items()}
+
+    @cached_property
+    def _backward(self) -> tuple[dict[str, Any], Errors, bool]:
+        """Gradients, their errors, and whether all of it is within the range; that of x by steps, as dx0, dx1, ..."""
+        exact: dict[str, Any] = {}
+        errors: Errors = {}
         handed: dict[str, Any] = {}
-        errors: dict[str, Running] = {}
+        admitted: dict[str, Running] = {}
+        judged = True
         for number in reversed(range(self.count)):
-            states, around = before[number]
-            given = {name: probe.lift(value) for name, value in self._given(number).items()}
+            before, given = self._forward[number], self._given(number)
             for output, state in self.states.items():
-                if state in handed:
-                    given[f"d{output}"] = given[f"d{output}"] + handed[state]
-            step = self._step(number, states, given)
-            bounds = CellBounds(step, self.compute)
-            bounds.around = around
-            largest, _ = bounds.extremes[1]
-            self.judged &= bool(bounds.count * largest <= min(self.compute.largest, LARGEST))
-            found = step.reverse([given[f"d{output}"] for output in self.states])
-            cotangents = [
-                Running(_values(given[f"d{output}"], self.wide), 0.0, bounds.context)
-                + (Running(np.zeros_like(errors[state].value), self._rounded(errors[state]), bounds.context)
-                   if state in errors else 0.0)
-                for output, state in self.states.items()
-            ]  # fmt: skip
+                if handed:
+                    given[f"d{output}"] = given[f"d{output}"] + handed[f"{state}_bar"]
+            bounds = self._bounds(number, before.values, before.around, given)
+            judged &= before.judged and self._in_range(bounds, backward=True)
+            cotangents = []
+            for output, state in self.states.items():
+                error = self._rounded(admitted[f"{state}_bar"]) if admitted else 0.0
+                value = Running(_values(given[f"d{output}"], self.wide), error, bounds.context)
+                cotangents.append(value + 0.0)  # the sum of both rounds
+            assert isinstance(bounds.step, _Step)
+            handed = bounds.step.reverse([given[f"d{output}"] for output in self.states])
             admitted = bounds.reverse(cotangents)
-            handed = {state: found[f"{state}_bar"] for state in self.known.states}
-            errors = {state: admitted[f"{state}_bar"] for state in self.known.states}
-            self._add(number, found, admitted)
+            for name in filter(self.case.has, self.known.parameters):
+                value, error = handed[f"{name}_bar"], admitted[f"{name}_bar"].error
+                seen = f"d{name}" in exact
+                exact[f"d{name}"] = exact[f"d{name}"] + value if seen else value
+                errors[f"d{name}"] = errors[f"d{name}"] + error if seen else error
+            exact[f"dx{number}"], errors[f"dx{number}"] = handed["x_bar"], admitted["x_bar"].error
         for state in self.known.states:
-            self._exact[f"d{state}"], self._bound[f"d{state}"] = handed[state], errors[state].error
-
-    def _case_of_start(self) -> Case:
-        x = self.case.arrays["x"]
-        return self.case.with_arrays(
-            x=FloatArray(x.dtype, np.ascontiguousarray(x.bits[0])), **dict.fromkeys(self.known.cotangents)
-        )
-
-    def _add(self, number: int, found: dict[str, Any], admitted: dict[str, Running]) -> None:
-        """Keep the gradient of this step's x, and add up what the step contributes to those of the parameters."""
-        self._exact[f"dx{number}"], self._bound[f"dx{number}"] = found["x_bar"], admitted["x_bar"].error
-        for name in filter(self.case.has, self.known.parameters):
-            key, value, error = f"d{name}", found[f"{name}_bar"], admitted[f"{name}_bar"].error
-            if key in self._exact:
-                value, error = self._exact[key] + value, self._bound[key] + error
-            self._exact[key], self._bound[key] = value, error
+            exact[f"d{state}"], errors[f"d{state}"] = handed[f"{state}_bar"], admitted[f"{state}_bar"].error
+        return exact, errors, judged
 
     def _parts(self, output: str) -> list[str]:
         """What a gradient consists of: that of x of one part for each step."""
@@ -168,14 +190,15 @@ class Unrolled:
     def pair(self, output: str) -> Pair:
         """The exact gradient, as it is stored."""
         shape = self.case.arrays[output[1:]].shape
-        parts = [self._exact[name] for name in self._parts(output)]
+        parts = [self._backward[0][name] for name in self._parts(output)]
         hi = np.stack([_values(part, self.wide) for part in parts])
         lo = np.stack([np.asarray(part.lo) for part in parts]) if self.wide else np.zeros_like(hi)
         return Pair(hi.reshape(shape), lo.reshape(shape))
 
     def bound(self, output: str) -> Float64Array:
         """The bound of a gradient, as it is stored; infinite where nothing is judged."""
+        exact = self.pair(output).hi
         times = self.count if output[1:] in self.known.parameters else 1
-        error = np.stack([self._bound[name] for name in self._parts(output)]).reshape(self.pair(output).hi.shape)
-        found = times * error + self.compute.u * np.abs(self.pair(output).hi) + self.compute.tiny
-        return np.where(self.judged & ~np.isnan(found), found, np.inf)
+        error = np.stack([self._backward[1][name] for name in self._parts(output)]).reshape(exact.shape)
+        found = times * error + self.compute.u * np.abs(exact) + self.compute.tiny
+        return np.where(self._backward[2] & ~np.isnan(found), found, np.inf)
