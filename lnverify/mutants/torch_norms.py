@@ -171,10 +171,10 @@ def group_folded(x: Any, num_groups: int, weight: Any = None, bias: Any = None, 
     return x * scale[trailing] + shift[trailing]
 
 
-def instance_by_batch(x: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
-    """Batch norm of one row whose channels are all channels of all rows."""
-    flat = x.reshape(1, -1, *x.shape[2:])
-    y = torch.nn.functional.batch_norm(flat, None, None, None, None, True, 0.1, max(eps, 1e-300))
+def instance_by_layer_norm(x: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
+    """Layer norm of the positions of each channel."""
+    rows = x.flatten(2)
+    y = torch.nn.functional.layer_norm(rows, (rows.shape[2],), None, None, eps)
     return _affine(y.reshape(x.shape), weight, bias)
 
 
@@ -214,7 +214,7 @@ CORRECT = [
     _right("rms_norm", rms_wide),
     _right("rms_norm", rms_op_by_op),
     _right("group_norm", group_folded),
-    _right("instance_norm", instance_by_batch),
+    _right("instance_norm", instance_by_layer_norm),
     _right("batch_norm", batch_by_hand),
     _right("layer_norm_channels", channels_by_hand),
     _right("layer_norm_channels", channels_permuted),
