@@ -103,7 +103,7 @@ def operation_layouts(ev: Evaluation) -> Outcome:
     """
     if not right(ev) or not all(map(ev.case.has, operation(ev.case.operation).cotangents)):
         return INAPPLICABLE
-    cause = "the memory layout of an array is ignored"
+    cause = "it is wrong for some memory layouts"
     return first_bad(
         same_numbers(ev, replace(ev.case, layouts=layouts, recipe=None), f"With {_named(layouts)}", cause)
         for layouts in _layouts(ev.case)
