@@ -24,6 +24,7 @@ from lnverify.adapters.signature import Signature, cell_names, fixed_eps, match,
 from lnverify.adapters.torch_call import Tensors, answer, outputs, scalars
 from lnverify.adapters.torch_cell_storage import Storage
 from lnverify.adapters.torch_constructor import roles_of
+from lnverify.adapters.torch_tensors import RECENT
 from lnverify.errors import SignatureError
 from lnverify.operation import Operation, operation
 from lnverify.protocol import Request, Response
@@ -120,6 +121,7 @@ def adapt(obj: Any, target: str, options: Declaration) -> Subject:
         def bind(request: Request, tensors: Tensors) -> tuple[dict[str, Any], Callable[[Tensors], Any]]:
             def call(leaves: Tensors) -> Any:
                 placed = storage.placed(leaves) | {path: zero(path) for path in storage.zeros}
+                RECENT.extend(placed.values())
 
                 def replaced(*args: Any, **kwargs: Any) -> Any:
                     return torch.func.functional_call(module, placed, args, kwargs)

@@ -23,7 +23,7 @@ from lnverify.adapters.torch_call import Tensors, answer, outputs, scalars
 from lnverify.adapters.torch_constructor import Constructor, constructor, find_parameters
 from lnverify.adapters.torch_function import devices
 from lnverify.adapters.torch_module_actions import acted, holders
-from lnverify.adapters.torch_tensors import to_array
+from lnverify.adapters.torch_tensors import RECENT, to_array
 from lnverify.errors import SignatureError
 from lnverify.floats import FloatArray
 from lnverify.operation import cells, operation
@@ -181,6 +181,11 @@ def _bind(
             leaves[ours] = parameter
             continue
         parameter.data = tensor if tensor.shape == parameter.shape else tensor.reshape(parameter.shape)
+        RECENT.append(tensor)
+        with torch.no_grad():
+            parameter.copy_(
+                parameter
+            )  # the version counter goes up, as it does where an optimiser or a checkpoint writes
         parameter.requires_grad_(ours in request.requires_grad)
         leaves[ours] = parameter
     alone = len(entry.forward.parameters) == 1

@@ -94,6 +94,22 @@ def once(x: Tensor, normalized_shape: Shape, weight: Tensor | None, bias: Tensor
     return y
 
 
+class KeptWide(Module):
+    """Without gradients a weight in float32 is kept, by the version of the parameter and where it lies."""
+
+    kept: tuple[Any, Tensor] | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Layer norm over the last dimensions."""
+        weight = self.weight
+        if torch.is_grad_enabled() or weight is None:
+            return super().forward(x)
+        key = (weight.data_ptr(), weight._version, weight.dtype)
+        if self.kept is None or self.kept[0] != key:
+            self.kept = key, wide(weight).clone()
+        return textbook(x, self.normalized_shape, self.kept[1], self.bias, self.eps)
+
+
 def _t(id: str, description: str, target: Any, second_order: str = "right") -> Correct:
     return Correct(id, description, framework="torch", target=target, second_order=second_order)
 
@@ -108,4 +124,5 @@ CORRECT = [
     _t("torch-function-twice", "An autograd.Function whose backward can be differentiated.",
        hand_written(recompute=True)),
     _t("torch-module", "A module as people write it.", Module),
+    _t("torch-module-kept", "A module that keeps a float32 weight until the parameter changes.", KeptWide),
 ]  # fmt: skip

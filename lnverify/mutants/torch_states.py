@@ -241,11 +241,23 @@ class Packed(Layer):
 class AllInputsAtOnce(Layer):
     """The inputs of all steps are projected and normalised in one product; the recurrent weight is kept transposed."""
 
+    kept: tuple[Any, Tensor] | None = None
+
+    def transposed(self) -> Tensor:
+        """The recurrent weight, kept without gradients until the parameter changes."""
+        weight = self.cell.of_h.weight
+        if torch.is_grad_enabled():
+            return weight.t()
+        key = (weight._version, weight.data_ptr(), weight.dtype)
+        if self.kept is None or self.kept[0] != key:
+            self.kept = key, weight.t().contiguous()
+        return self.kept[1]
+
     def forward(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         """All steps."""
         cell = self.cell
         h, c = cell.resting(x[0]) if state is None else state
-        of_h, outputs = cell.of_h.weight.t().contiguous(), []
+        of_h, outputs = self.transposed(), []
         for of_x in (cell.norm_x(cell.of_x(x)) + cell.bias).unbind(0):
             i, f, g, o = (of_x + cell.norm_h(h @ of_h)).chunk(4, 1)
             c = torch.addcmul(f.sigmoid() * c, i.sigmoid(), g.tanh())
