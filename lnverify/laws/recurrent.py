@@ -10,7 +10,7 @@ import numpy as np
 from lnverify.case import Case
 from lnverify.evaluation import Evaluation
 from lnverify.floats import FloatArray
-from lnverify.law import INAPPLICABLE, VACUOUS, Outcome, law
+from lnverify.law import INAPPLICABLE, VACUOUS, Outcome, first_bad, law
 from lnverify.norms.cases import resting
 from lnverify.norms.judge import judge
 from lnverify.operation import Operation, operation
@@ -59,12 +59,14 @@ def cell_modes(ev: Evaluation) -> Outcome:
     """
     if wrong_anyway(ev):
         return INAPPLICABLE
-    for mode, grad_mode in (("eval", "enabled"), ("eval", "no_grad"), ("train", "no_grad")):
-        case = replace(plain(ev.case), train=mode == "train", grad_mode=grad_mode)
-        outcome = _judged(ev.again(case), f"In {mode} mode, {grad_mode}", f"it is wrong in {mode} mode")
-        if outcome.bad:
-            return outcome
-    return outcome
+    modes = (("eval", "enabled"), ("eval", "no_grad"), ("train", "no_grad"))
+    return first_bad(
+        _judged(
+            ev.again(replace(plain(ev.case), train=mode == "train", grad_mode=grad_mode)),
+            f"In {mode} mode, {grad_mode}", f"it is wrong in {mode} mode",
+        )
+        for mode, grad_mode in modes
+    )  # fmt: skip
 
 
 @law("LN805", name="cell-resting", severity="error", operation="cells", needs=("resting",), limit=24, source=PAPER)
