@@ -118,7 +118,7 @@ class Examination:
             return
         screen = Screen(self.support, self.evaluator)
         wrong: Counter[str] = Counter()
-        threads = self.support.subject.capabilities.threads or (1, 2)
+        threads = self.support.subject.capabilities.threads or (1, 2, 3)
         for number, (n, rows) in enumerate(sizes(self.profile)):
             self._pause(self.index)
             if self.support.predicted(n * rows, rows) > SLOW or wrong["answer"] >= WRONG_EDGES:

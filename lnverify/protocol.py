@@ -20,8 +20,13 @@ HISTORIES = (
     "",
     "overwritten",
     "followed",
+    "crowded",
+    "handed",
     "repeated",
     "changed",
+    "changed_x",
+    "changed_weight",
+    "changed_bias",
     "output",
     "threads",
     "stream",
@@ -51,10 +56,12 @@ class Request:
     requires_grad: the arguments that require a gradient; wanted gradients are among them.
     history: what happens besides the call. 'overwritten': an earlier call on other numbers in the same memory.
     'followed': a later call on other numbers before the results are read, between forward and backward, and a later
-    backward before the gradients are read. 'repeated':
-    the backward runs twice on one forward, its second result is given. 'changed': the arguments are overwritten
-    between forward and backward (and put back). 'output': y is overwritten there. 'threads': another thread calls on
-    other numbers at the same time. 'stream': on a CUDA stream of its own, behind work that still writes the arguments.
+    backward before the gradients are read. 'crowded': 33 later calls, and one with another eps, between forward and
+    backward. 'handed': the backward runs in another thread. 'repeated': the backward runs twice on one forward, its
+    second result is given. 'changed': the arguments are overwritten between forward and backward (and put back), with
+    'changed_x' and so on one of them alone. 'output': y is overwritten there. 'threads': another thread calls on
+    other numbers at the same time. 'stream': on a CUDA stream of its own, behind work that still writes the
+    arguments.
     'lower': after a call on the same numbers in 16 bits.
     'autocast': under torch.autocast to bfloat16. 'low_default': with bfloat16 as the default dtype.
     'deterministic': under torch.use_deterministic_algorithms, the backward too.

@@ -50,6 +50,8 @@ def _shape(n: int, rows: int, form: int, support: Support) -> tuple[list[int], l
         second = next((p for p in (2, 3, 5) if shape[1] % p == 0 and shape[1] > p), 0)
         if form == 1 and 3 in support.dims and second:
             shape = [shape[0], second, shape[1] // second]
+        if form == 2 and 3 in support.dims and rows % 2:  # dimensions of one element are dropped by some
+            shape = [*shape, 1] if n % 2 else [shape[0], 1, shape[1]]
     elif form in (1, 2) and 2 in support.dims:  # nothing divides n: a dimension of one element
         shape = [n, 1] if form == 1 else [1, n]
     if form == 3 and 0 in support.ranks and rows == 1:

@@ -24,7 +24,7 @@ def test_a_right_subject_is_right_whatever_happened(history, target):
     if history == "stream":
         assert response.refusal == "TypeError: streams belong to CUDA, not to cpu"
         return
-    if history == "changed":
+    if history.startswith("changed"):  # torch keeps the bias too
         assert response.refusal is not None
         assert "modified by an inplace operation" in response.refusal
         assert response.phase == "backward"

@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch")
 parts = pytest.importorskip("lnverify.mutants.torch_parts")
 plain = pytest.importorskip("tests.torch_scenarios")
 transform = pytest.importorskip("tests.torch_transform_scenarios")
+outlived = pytest.importorskip("tests.torch_outlived_scenarios")
 
 MUTANTS = {m.id: m for m in all_mutants() if m.framework == "torch"}
 DERIVABLE = parts.hand_written(recompute=True)
@@ -71,6 +72,15 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "y-kept-as-attribute": plain.output_changed,
     "jvp-without-mean": transform.tangent,
     "jvp-without-parameters": transform.tangent,
+    "statistics-in-a-ring": outlived.first_of_forty,
+    "eps-on-the-class": outlived.other_eps_in_between,
+    "eps-by-thread": outlived.backward_elsewhere,
+    "frozen-weight-overwrites": outlived.frozen_twice,
+    "weight-data-kept": outlived.weight_changed,
+    "inference-in-place": outlived.made_for_inference,
+    "ones-dropped": outlived.one_in_the_middle,
+    "dy-one-scalar": outlived.a_number_for_each_row,
+    "odd-threads": outlived.with_three_threads,
 }
 CLASSES: dict[str, Callable[[Any], Any]] = {
     "module-eps-not-forwarded": lambda c: c(6, eps=0.5)(torch.arange(6.0)).tolist(),

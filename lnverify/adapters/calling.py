@@ -90,7 +90,14 @@ def saved_values(extra: tuple[Any, ...], named: Mapping[str, Any]) -> dict[str, 
     return values
 
 
-WITHIN = ("changed", "output")  # histories between forward and backward
+WITHIN = (
+    "changed",
+    "changed_x",
+    "changed_weight",
+    "changed_bias",
+    "output",
+    "handed",
+)  # histories between forward and backward
 
 
 def refuse_within(history: str) -> None:

@@ -15,8 +15,10 @@ from lnverify.adapters.calling import Attempt, attempt, named_gradients, refuse_
 from lnverify.adapters.destinations import Destination, Writing
 from lnverify.adapters.signature import Signature, axis, own_values
 from lnverify.adapters.torch_history import (
+    crowd,
     in_lower_precision,
     on_a_stream,
+    other_eps,
     others,
     overwritten,
     surrounded,
@@ -26,6 +28,7 @@ from lnverify.adapters.torch_repeated import repeated
 from lnverify.adapters.torch_settings import restored, settings
 from lnverify.adapters.torch_tensors import Held, hold, to_array, to_bits, to_tensor
 from lnverify.adapters.torch_transforms import TRANSFORMS, transformed
+from lnverify.adapters.two_threads import elsewhere
 from lnverify.operation import operation
 from lnverify.protocol import Request, Response
 
@@ -77,6 +80,9 @@ def answer(
         for name in (*arguments, *known.cotangents)
         if name in request.arrays and not (name == "dy" and request.layouts.get(name) == "output")
     }
+    if request.grad_mode == "inference" and not request.requires_grad:
+        with torch.inference_mode():  # made there, x is a tensor that keeps no version
+            held["x"] = hold(request.arrays["x"], request.layouts.get("x", "contiguous"), request.device)
     tensors = {name: held[name].tensor for name in arguments}
 
     def body(state: Attempt) -> None:
@@ -88,6 +94,7 @@ def answer(
             if name in request.requires_grad:
                 tensors[name].requires_grad_()
         leaves, call = bind(request, tensors)
+        run.with_other_eps = lambda: bind(replace(request, eps=other_eps(request.eps)), tensors)[1]
         transform = next((name for name in TRANSFORMS if name in request.wanted), None)
         if request.repeat:
             repeated(run, leaves, call)
@@ -139,6 +146,7 @@ class _Run:
         self.returns = returns
         self.storages = {h.tensor.untyped_storage().data_ptr() for h in held.values()} - {0}
         self.own_dy: tuple[Any, Any] | None = None
+        self.with_other_eps: Callable[[], Callable[[Tensors], Any]] | None = None
 
     def look_for_changes(self) -> None:
         """Name the arguments whose bits the subject changed."""
@@ -172,6 +180,8 @@ class _Run:
             y, extra, named = split(returned, self.returns)
             if history == "followed":
                 call(others(leaves))
+            if history == "crowded":
+                crowd(leaves, call, self.with_other_eps)
         # Before the backward, which might write into what the forward returned.
         for name, value in {**named, "y": y}.items():
             if name in self.request.wanted:
@@ -217,10 +227,14 @@ class _Run:
             with torch.no_grad():
                 y.mul_(-0.5).add_(3.0)
         again = self.request.history == "repeated"
+
+        def back() -> Any:
+            return torch.autograd.grad(y, inputs, dy, allow_unused=True, create_graph=request.create_graph or second)
+
         with torch.enable_grad(), self.around_backward(leaves):
             if again:
                 torch.autograd.grad(y, inputs, dy, allow_unused=True, retain_graph=True)
-            grads = torch.autograd.grad(y, inputs, dy, allow_unused=True, create_graph=request.create_graph or second)
+            grads = elsewhere(back) if request.history == "handed" else back()
         if self.request.history == "followed" and not second:
             self.later_backward(leaves, call, names, dy)
         for name, grad in zip(names, grads, strict=True):
@@ -231,8 +245,9 @@ class _Run:
 
     def around_backward(self, leaves: Tensors) -> AbstractContextManager[None]:
         """What the history says of the backward."""
-        if self.request.history == "changed":
-            return overwritten(leaves)
+        if self.request.history.startswith("changed"):
+            alone = self.request.history.partition("_")[2]
+            return overwritten({alone: leaves[alone]} if alone else leaves)
         deterministic = self.request.history == "deterministic"
         return surrounded("deterministic", self.request.device) if deterministic else nullcontext()
 

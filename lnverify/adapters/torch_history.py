@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from lnverify.adapters.two_threads import at_once
+from lnverify.adapters.two_threads import CROWD, at_once
 
 Tensors = Mapping[str, Any]
 
@@ -19,6 +19,11 @@ def _other(tensor: Any) -> Any:
     """Other numbers in a tensor of the same shape: another mean, spread and order."""
     flipped = tensor.detach().flip(-1) if tensor.dim() else tensor.detach()
     return flipped.nan_to_num(1.0, 1.0, 1.0).clamp(-8, 8) * -0.5 + 3
+
+
+def other_eps(eps: float) -> float:
+    """An eps that gives other results wherever eps matters."""
+    return 1.0 if eps < 0.1 else 1e-5
 
 
 @contextlib.contextmanager
@@ -42,6 +47,16 @@ def others(leaves: Tensors) -> dict[str, Any]:
     """The leaves with another x, the parameters the same."""
     x = leaves["x"]
     return {**leaves, "x": _other(x).requires_grad_(x.requires_grad)}
+
+
+def crowd(
+    leaves: Tensors, call: Callable[[Tensors], Any], with_other_eps: Callable[[], Callable[[Tensors], Any]] | None
+) -> None:
+    """CROWD calls on other numbers, whose results stay alive, and one with another eps where the subject takes one."""
+    results = [call(others(leaves)) for _ in range(CROWD)]
+    if with_other_eps is not None:
+        with contextlib.suppress(Exception):
+            results.append(with_other_eps()(leaves))
 
 
 def in_lower_precision(leaves: Tensors, call: Callable[[Tensors], Any]) -> None:

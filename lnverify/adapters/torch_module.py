@@ -131,8 +131,8 @@ def adapt(obj: Any, target: str, options: Declaration) -> Subject:
         except Exception as error:  # the constructor is the subject's code as well
             return Response(refusal=first_line(error), phase="forward")
 
-        def bind(request: Request, tensors: Tensors) -> tuple[dict[str, Any], Callable[[Tensors], Any]]:
-            return _bind(torch, entry, request, tensors)
+        def bind(asked: Request, tensors: Tensors) -> tuple[dict[str, Any], Callable[[Tensors], Any]]:
+            return _bind(torch, entry if asked is request else get(asked), asked, tensors)
 
         response = answer(request, bind, options.returns or ("y",))
         if request.module_action.startswith("initial") and response.refusal is None:

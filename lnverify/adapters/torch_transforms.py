@@ -2,8 +2,8 @@
 derivative, vmap, and gradients through returned statistics.
 
 Every transform is one wanted output of a request ('vmap': y and the first gradients, as they are without it;
-'vmap_last': the same with the batch of x in its last dimension; 'vmap_parameters': y of the first row of x under a
-batch of parameters, for every row).
+'vmap_last': the same with the batch of x in its last dimension; 'vmap_parameters': y of every row of x under a
+batch of parameters).
 """
 
 from __future__ import annotations
@@ -113,7 +113,11 @@ def _of_statistics(run: Any, leaves: Tensors, call: Call) -> None:
 
 
 def _vmap_parameters(run: Any, leaves: Tensors, call: Call) -> None:
-    """y of the first sample of x, with weight and bias of sample r times 2^(r mod 4), and y divided by it."""
+    """y of every sample of x, each under the parameters of the next one: those of sample r are times 2^(r mod 4).
+
+    All samples see all of x, which has no batch of its own; y is divided by the power again. Not a number where y has
+    not the shape (samples, *x.shape).
+    """
     import torch
 
     x = leaves["x"].detach()
@@ -122,10 +126,15 @@ def _vmap_parameters(run: Any, leaves: Tensors, call: Call) -> None:
     batched = [torch.stack([t * s.to(t.dtype) for s in scale]) for t in parameters.values()]
 
     def one(*values: Any) -> Any:
-        return run.first(call({"x": x[0], **dict(zip(parameters, values, strict=True))}))
+        return run.first(call({"x": x, **dict(zip(parameters, values, strict=True))}))
 
     y = torch.func.vmap(one)(*batched)
-    run.give("y", y / scale.reshape(-1, *[1] * (y.dim() - 1)))
+    if y.shape != (x.shape[0], *x.shape):
+        run.give("y", torch.full_like(x, torch.nan))
+        return
+    rows = torch.arange(x.shape[0], device=x.device)
+    following = (rows + 1) % x.shape[0]
+    run.give("y", y[following, rows] / scale[following].reshape(-1, *[1] * (x.dim() - 1)))
 
 
 def _vmap_samples(run: Any, leaves: Tensors, call: Call) -> None:

@@ -1,13 +1,15 @@
-"""Two threads that call a subject at the same time, whatever its framework."""
+"""Calls of a subject from other threads, whatever its framework: two at the same time, or one that is waited for."""
 
 from __future__ import annotations
 
 import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+CROWD = 33  # later calls before an earlier result is read: more than a model of 16 blocks makes
 ROUNDS = 8  # calls of each thread
 TOGETHER = 10.0  # seconds in which the second thread must have started
 
@@ -47,3 +49,9 @@ def at_once(mine: Callable[[], T], theirs: Callable[[], Any], same: Callable[[T,
         raise problems[0]
     alone = mine()
     return next((result for result in results if not same(result, alone)), alone)
+
+
+def elsewhere(call: Callable[[], T]) -> T:
+    """What a call gives in a thread of its own. Raises what it raises."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(call).result()

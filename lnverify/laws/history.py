@@ -13,6 +13,7 @@ from lnverify.law import INAPPLICABLE, Outcome, first_bad, law
 from lnverify.recipes import build, integers
 
 REPETITIONS = 50
+SMALL = 256  # elements of a case that is asked with many calls in between
 
 
 def _outputs(case: Case) -> list[str]:
@@ -80,12 +81,18 @@ def same_memory(ev: Evaluation) -> Outcome:
      source="outputs and saved statistics belong to one call; apache/mxnet#18499, karpathy/llm.c#408")  # fmt: skip
 def results_are_kept(ev: Evaluation) -> Outcome:
     """A later call changes nothing of an earlier one: y and the gradients are right where a call on other numbers runs
-    between the forward and the moment in which they are read.
+    between the forward and the moment in which they are read; for small cases also where 33 run, and one with another
+    eps.
 
-    Catches outputs and saved statistics that live in one buffer.
+    Catches outputs and saved statistics that live in one buffer or in a ring of them, and an eps that is kept outside
+    the call.
     """
-    what = "After a later call on other numbers"
-    return _in_modes(ev, "followed", what, "a later call changes an earlier result")
+    what, cause = "After a later call on other numbers", "a later call changes an earlier result"
+    outcome = _in_modes(ev, "followed", what, cause)
+    if outcome.bad or ev.case.size > SMALL:
+        return outcome
+    crowded = _in_modes(ev, "crowded", "After 33 later calls on other numbers and one with another eps", cause)
+    return crowded if crowded.bad else outcome
 
 
 @law("LN711", name="second-backward", severity="error", needs=("dx",), limit=16, max_elements=1 << 14,
@@ -93,15 +100,35 @@ def results_are_kept(ev: Evaluation) -> Outcome:
 def second_backward(ev: Evaluation) -> Outcome:
     """A second backward of one forward gives the gradients again: nothing accumulates in hidden scratch.
 
-    A subject that refuses the second backward is not accused.
+    With every argument requiring one, with x alone and with the parameters alone. A subject that refuses the second
+    backward is not accused.
     """
     ev = _with_gradients(ev)
     if not _right(ev):
         return INAPPLICABLE
-    case = replace(ev.case, history="repeated", recipe=None)
-    return _judge(
-        ev, case, "In the second of two backwards", "a second backward gives other gradients", list(case.gradients())
-    )
+    every = ev.case.requires_grad
+    asked = dict.fromkeys((every, ("x",), tuple(name for name in every if name != "x")))
+    cases = [replace(ev.case, history="repeated", requires_grad=names, recipe=None) for names in asked if names]
+    return first_bad(
+        _judge(ev, case, f"In the second of two backwards for {', '.join(case.gradients())}",
+               "a second backward gives other gradients", list(case.gradients()))
+        for case in cases
+    )  # fmt: skip
+
+
+@law("LN720", name="backward-in-a-thread", severity="error", needs=("dx",), limit=8, max_elements=1 << 14,
+     source="torch.autograd runs the backward in a thread of the device; torch.nn.DataParallel")  # fmt: skip
+def backward_in_a_thread(ev: Evaluation) -> Outcome:
+    """The gradients are right where the backward runs in another thread than the forward.
+
+    By the bounds of LN201 to LN203. Catches what is kept for each thread: statistics, scratch, an eps.
+    """
+    ev = _with_gradients(ev)
+    if not _right(ev):
+        return INAPPLICABLE
+    case = replace(ev.case, history="handed", recipe=None)
+    what = "With the backward in another thread"
+    return _judge(ev, case, what, "the backward depends on its thread", list(case.gradients()))
 
 
 @law("LN712", name="changed-before-backward", severity="error", needs=("dx",), limit=16, max_elements=1 << 14,
@@ -123,6 +150,8 @@ def changed_before_backward(ev: Evaluation) -> Outcome:
     case = replace(ev.case, layouts={}, recipe=None)
     plain = replace(case, arrays={k: v for k, v in case.arrays.items() if k in ("x", "dy")}, requires_grad=("x",))
     cases = [(case, within[0]), (case, within[1])]
+    for name in case.requires_grad:  # alone, for one version counter that is looked at stands for the others
+        cases.append((case, (f"changed_{name}", f"{name} that was", within[0][2])))
     if "none" in ev.subject.capabilities.affine and _right(ev.again(plain)):
         cases.append((plain, within[1]))
     return first_bad(

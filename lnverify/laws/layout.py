@@ -49,6 +49,14 @@ def _constant(case: Case) -> Case:
     return replace(case, arrays=arrays, layouts={}, recipe=None)
 
 
+def _flat(case: Case, axis: int) -> Case:
+    """A dy that is the same in all rows (axis 0), or along each of them: a stride of 0 in some dimensions alone."""
+    dy = case.arrays["dy"]
+    bits = dy.bits.reshape(case.rows, case.n)
+    flat = np.broadcast_to(bits.take([0], axis=axis), bits.shape).reshape(dy.shape).copy()
+    return replace(case, arrays={**case.arrays, "dy": FloatArray(dy.dtype, flat)})
+
+
 @law("LN607", name="memory-layout", severity="error", limit=18, max_elements=1 << 15,
      source="microsoft/DirectML#588; NVIDIA/TransformerEngine#1017; ELS-RD/kernl#193")  # fmt: skip
 def memory_layout(ev: Evaluation) -> Outcome:
@@ -66,6 +74,8 @@ def memory_layout(ev: Evaluation) -> Outcome:
     expanded: Mapping[str, str] = dict.fromkeys(case.arrays, "expanded")
     runs: list[tuple[Case, list[Mapping[str, str]]]]
     runs = [(plain, list(_choices(len(case.arrays["x"].shape)))), (_constant(case), [expanded])]
+    if case.has("dy"):
+        runs += [(_flat(plain, axis), [{"dy": "expanded"}]) for axis in (0, 1)]
     deeper = _deeper(case)
     if deeper is not None:
         runs.append((deeper, [{name: layout} for layout in DEEPER for name in ("x", "dy")]))

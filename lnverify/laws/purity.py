@@ -121,8 +121,9 @@ def no_aliases(ev: Evaluation) -> Outcome:
     aliased = "y" in response.aliases
     if not aliased and ev.case.size <= SHORTCUTS and ev.subject.framework == "torch":
         kept = {k: v for k, v in ev.case.arrays.items() if k in ("x", "weight", "bias")}
-        bare = replace(ev.case, arrays=kept, layouts={}, requires_grad=(), grad_mode="no_grad", recipe=None)
-        aliased = "y" in ev.rerun(bare).ask("y").aliases
+        bare = replace(ev.case, arrays=kept, layouts={}, requires_grad=(), recipe=None)
+        modes = (replace(bare, grad_mode=mode) for mode in ("no_grad", "inference"))
+        aliased = any("y" in ev.rerun(case).ask("y").aliases for case in modes)
     if not aliased:
         return Outcome("holds", 0.0, "y")
     return Outcome("violated", np.inf, "y", (), "y shares memory with an argument.", "y is a view on an argument")

@@ -14,6 +14,7 @@ from torch import Tensor
 from lnverify.mutants import GRADIENTS, SIXTEEN, Mutant
 from lnverify.mutants.torch_memory import MEMORY
 from lnverify.mutants.torch_modules import MODULES
+from lnverify.mutants.torch_outlived import OUTLIVED
 from lnverify.mutants.torch_parts import (
     Composed,
     Function,
@@ -262,6 +263,7 @@ MUTANTS = [
     _f("jvp-wants-x", "Tangents of the parameters are lost where x has none.", applied(_Tangent, "x"), ("ty",),
        ("LN2",)),
     *MEMORY,
+    *OUTLIVED,
     *SHAPES,
     *TRANSFORMS,
     *MODULES,

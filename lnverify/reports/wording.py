@@ -225,8 +225,13 @@ def with_hex(text: str, value: float) -> str:
 HISTORY = {
     "overwritten": "after a call on other numbers in the same memory",
     "followed": "read after a second call",
+    "crowded": "read after 34 more calls",
+    "handed": "backward in another thread",
     "repeated": "the second of two backwards",
     "changed": "arguments overwritten between forward and backward",
+    "changed_x": "x overwritten between forward and backward",
+    "changed_weight": "weight overwritten between forward and backward",
+    "changed_bias": "bias overwritten between forward and backward",
     "output": "y overwritten between forward and backward",
     "threads": "while another thread calls",
     "stream": "in a CUDA stream of its own",

@@ -1,0 +1,94 @@
+"""Scenarios in which mutants in torch show whose forward leaves something behind: other calls, threads, changes."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import torch
+
+from lnverify.mutants import torch_parts as parts
+from tests.torch_inputs import SHAPE, inputs, normal
+
+
+def dy() -> Any:
+    """A cotangent."""
+    return normal(4, 6, seed=3, grad=False)
+
+
+def first_of_forty(f: Any) -> Any:
+    """dx of the first of 40 forwards."""
+    x, w, b = inputs()
+    y = f(x, SHAPE, w, b, 1e-5)
+    for seed in range(39):
+        f(normal(4, 6, seed=seed) * 3 + 2, SHAPE, w, b, 1e-5)
+    return torch.autograd.grad(y, x, dy())
+
+
+def other_eps_in_between(f: Any) -> Any:
+    """dx where a forward with another eps runs before the backward."""
+    x, w, b = inputs()
+    y = f(x, SHAPE, w, b, 1.0)
+    f(x, SHAPE, w, b, 1e-5)
+    return torch.autograd.grad(y, x, dy())
+
+
+def backward_elsewhere(f: Any) -> Any:
+    """dx where another thread runs the backward."""
+    x, w, b = inputs()
+    y, found = f(x, SHAPE, w, b, 1.0), []
+    thread = threading.Thread(target=lambda: found.extend(torch.autograd.grad(y, x, dy())))
+    thread.start()
+    thread.join()
+    return found
+
+
+def frozen_twice(f: Any) -> Any:
+    """dx of a second backward where the weight is frozen."""
+    x, w, b = inputs()
+    y = f(x, SHAPE, w.detach(), b, 1e-5)
+    torch.autograd.grad(y, x, dy(), retain_graph=True)
+    return torch.autograd.grad(y, x, dy())
+
+
+def weight_changed(f: Any) -> Any:
+    """dx where the weight is changed before the backward; that of the forward's weight where the backward raises."""
+    x, w, b = inputs()
+    right = torch.autograd.grad(parts.textbook(x, SHAPE, w, b, 1e-5), x, dy())
+    y = f(x, SHAPE, w, b, 1e-5)
+    with torch.no_grad():
+        w.mul_(2)
+    try:
+        return torch.autograd.grad(y, x, dy())
+    except RuntimeError:
+        return right
+
+
+def made_for_inference(f: Any) -> Any:
+    """x after a call, where x was made in inference mode."""
+    with torch.inference_mode():
+        x = torch.arange(12.0, dtype=torch.float64).reshape(2, 6)
+        f(x, SHAPE, None, None, 1e-5)
+        return x.clone()
+
+
+def one_in_the_middle(f: Any) -> Any:
+    """Y of a normalized_shape with a dimension of one element."""
+    return f(normal(2, 3, 1, 4), (3, 1, 4), None, None, 1e-5)
+
+
+def a_number_for_each_row(f: Any) -> Any:
+    """Dweight for the dy of y.sum(-1)."""
+    x, w, b = inputs()
+    return torch.autograd.grad(f(x, SHAPE, w, b, 1e-5).sum(-1), w, torch.arange(4.0, dtype=torch.float64))
+
+
+def with_three_threads(f: Any) -> Any:
+    """Dweight with three threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        x, w, b = inputs()
+        return torch.autograd.grad(f(x, SHAPE, w, b, 1e-5), w, dy())
+    finally:
+        torch.set_num_threads(before)
