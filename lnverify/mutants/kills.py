@@ -86,4 +86,10 @@ KILLS: dict[str, tuple[str, str]] = {
     "LN806": ("lstm-other-output", "float32"),
     "LN807": ("lstm-normalised-carry", "float32"),
     "LN808": ("lstm-over-time", "float32"),
+    "LN901": ("encoder-dropout-in-eval", "float32"),
+    "LN902": ("block-residual-from-norm", "bfloat16"),
+    "LN903": ("block-no-final-norm", "bfloat16"),
+    "LN904": ("block-64-positions", "float32"),
+    "LN905": ("block-64-sequences", "float32"),
+    "LN906": ("block-mask-by-a-number", "float32"),
 }
