@@ -83,7 +83,7 @@ class BlockExact(CellExact):
     def mask(self) -> Float64Array:
         """1 where a position may attend to another."""
         shape = (self.extents["t"], self.extents["s"])
-        return self.case.arrays[MASK].values.reshape(shape) if self.case.has(MASK) else np.ones(shape)
+        return (self.case.arrays[MASK].values > 0).astype(np.float64) if self.case.has(MASK) else np.ones(shape)
 
     @cached_property
     def scores(self) -> Float64Array:

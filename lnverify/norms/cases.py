@@ -240,7 +240,7 @@ def mask_of(kind: str, seed: int, positions: int) -> Float64Array | None:
     if kind == "none":
         return None
     causal = np.tri(positions)
-    drawn = integers(64 * seed + 3_000_017, (positions, positions), 0, 2)
+    drawn = integers(64 * seed + 3_000_017, (positions, positions), 0, 1)
     return causal if kind == "causal" else np.maximum(drawn, np.eye(positions))
 
 
