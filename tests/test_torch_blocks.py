@@ -168,6 +168,12 @@ def test_identify_tells_a_causal_block_and_what_is_none_of_them() -> None:
     assert facts(KILLED["block-norms-before"].subject())["variant"] == "pre_ln"
 
 
+def test_the_example_holds_and_its_copy_does_not() -> None:
+    name = "transformer_block_pre_ln_gelu"
+    assert exact_gap(resolve("examples/transformer_block.py:Block"), name) < 1e-12
+    assert exact_gap(resolve("examples/transformer_block.py:NormalisedResidual"), name) > 1e-2
+
+
 def test_a_numpy_block_is_refused_in_a_sentence() -> None:
     with pytest.raises(SignatureError, match="transformer_block is called in torch only: write it in torch"):
         resolve(declare(operation="transformer_block", framework="numpy")(lambda x, eps: x))

@@ -195,14 +195,15 @@ def block_batch(ev: Evaluation) -> Outcome:
     """The first and the last of 67 sequences give what they give alone.
 
     Bound: that of LN801 for the sequence alone. Nothing in a block goes from one sequence to another. Those in between
-    are the same with other signs and sizes.
+    have their units in reverse order, with other signs and sizes.
     """
     if not _right_as_it_is(ev):
         return INAPPLICABLE
     x = ev.case.arrays["x"]
     one = x.values[:1]
-    factors = np.array([1.0, *((-1.0) ** k * 2.0 ** (k % 5 - 2) for k in range(1, MANY - 1)), 1.0])
-    many = FloatArray.of(one * factors[:, None, None], x.dtype)
+    factors = np.array([(-1.0) ** k * 2.0 ** (k % 5 - 2) for k in range(1, MANY - 1)])
+    others = one[:, :, ::-1] * factors[:, None, None]
+    many = FloatArray.of(np.concatenate([one, others, one]), x.dtype)
     got = ev.again(_plain(ev.case, x=many)).output("y")
     if got is None or got.shape != many.shape:
         return INAPPLICABLE  # so many sequences need not be accepted
