@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from lnverify.errors import SignatureError
+from lnverify.evaluation import Evaluator
 from lnverify.identify_block import identify_block
+from lnverify.law import load_laws
 from lnverify.norms.blocks import BlockExact
 from lnverify.norms.cases import make, reduced, shapes
 from lnverify.runner import check
@@ -137,11 +139,12 @@ def test_a_law_of_blocks_finds_its_mutant(id: str, law: str, dtype: str) -> None
 
 @pytest.mark.parametrize("name", ["transformer_block", "transformer_block_pre_ln"])
 def test_the_laws_of_blocks_hold_for_torch_s_own(name: str) -> None:
-    select = ["LN901", "LN902", "LN903", "LN904", "LN905", "LN906"]
-    report = check(LAYER, operation=name, dtypes=["float32"], select=select, profile="score", max_examples=1)
-    assert report.verdict == "holds", [f.message for f in report.findings]
-    informed = {r.law for r in report.results if r.informative > 3}
-    assert informed == {*select} - ({"LN903"} if "pre" in name else set())
+    evaluator = Evaluator(resolve(LAYER, operation=name))
+    for seed in (1, 2):  # with a causal mask, and without one
+        evaluation = evaluator.evaluate(make(name, "float32", shapes(name)[seed], "both", 1e-5, seed=seed))
+        said = {law.id: law.check(evaluation).state for law in load_laws().values() if law.id.startswith("LN90")}
+        assert said.pop("LN903") == ("inapplicable" if "pre" in name else "holds")
+        assert set(said.values()) == {"holds"}, said
 
 
 def facts(subject, name: str = "transformer_block") -> dict[str, str]:
