@@ -70,8 +70,8 @@ def _subject(target: str, operation: str | None, device: str, isolate: bool) -> 
 
     asked = find_operation(operation).name if operation else "layer_norm"
     if asked not in ("layer_norm", *cells(), *blocks()):
-        names = ", ".join(cells() + blocks())
-        raise UsageError(f"nothing is known to identify in {asked}: name layer_norm, or one of {names}.")
+        known = ", ".join(cells() + blocks())
+        raise UsageError(f"nothing is known to identify in {asked}: name layer_norm, or one of {known}.")
     names = variants(asked) if asked in cells() else (asked,)
     with ExitStack() as stack:
         for number, name in enumerate(names):
