@@ -166,7 +166,7 @@ class Running:
             count = ((self.value != 0) | (self.error != 0)).sum(axis=axis)
             count = np.where(count > 1, np.maximum(count, self.context.longest), count)
             error = self.error.sum(axis=axis) + roundings(count, self.context.tier) * self.context.u * total
-            self.context.note(total)
+            self.context.note(np.abs(self.value).sum(axis=axis))
         return self.context.rounded(self.value.sum(axis=axis), error)
 
 

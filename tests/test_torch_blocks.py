@@ -137,6 +137,21 @@ def test_a_law_of_blocks_finds_its_mutant(id: str, law: str, dtype: str) -> None
     assert [f.law for f in report.findings] == [law]
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_what_is_exactly_known_informs_16_bits_and_accuses_nobody_there(dtype: str) -> None:
+    laws = load_laws()
+    for variant in ("post_ln", "pre_ln"):
+        entry = next(e for e in torch_blocks.CORRECT if e.id == f"block-separate-{variant.replace('_', '-')}")
+        evaluator = Evaluator(entry.subject())
+        states = []
+        for seed, regime in enumerate(("normal", "integers", "constant", "outlier", "scaled"), 1):
+            case = make(entry.operation, dtype, shapes(entry.operation)[seed], "both", 1e-5, regime=regime, seed=seed)
+            evaluation = evaluator.evaluate(case)
+            states += [laws["LN902" if variant == "pre_ln" else "LN903"].check(evaluation).state]
+        assert set(states) <= {"holds", "vacuous"}
+        assert states.count("holds") >= 2, states
+
+
 @pytest.mark.parametrize("name", ["transformer_block", "transformer_block_pre_ln"])
 def test_the_laws_of_blocks_hold_for_torch_s_own(name: str) -> None:
     evaluator = Evaluator(resolve(LAYER, operation=name))
