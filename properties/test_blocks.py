@@ -106,6 +106,8 @@ def test_the_bound_sees_an_ordinary_block_and_stops_at_the_range(name: str) -> N
     for output in outputs(wide):
         if output != "dbias_k":
             assert fine.bound(output).max() < 1e-5 * np.abs(fine.exact.pair(output).hi).max(), output
+    far = wide.with_arrays(x=FloatArray.of(wide.arrays["x"].values * 2.0**700, "float64"))
+    assert np.isinf(BlockBounds(BlockExact(far), FORMATS["float64"]).bound("dx")).all()
     huge = case.with_arrays(x=FloatArray.of(case.arrays["x"].values * 2.0**70, "float32"))
     assert np.isinf(BlockBounds(BlockExact(huge), FORMATS["float32"]).bound("y")).all()
 

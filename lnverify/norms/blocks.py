@@ -151,7 +151,10 @@ class BlockBounds(CellBounds):
                 r = max(1.0, float((1 / np.sqrt(var + self.block.case.eps)).max(initial=1.0)))
                 size = max(1.0, float(np.abs(a).max(initial=1.0)), float(np.abs(mu).max(initial=1.0)))
                 gain = max(1.0, float(np.abs(self.block.argument(entry.gain)).max(initial=1.0)))
-                lifts.append(r**3 * size**2 * gain)
+                lifts.append(r * r * r * size * size * gain)  # by products: a power of a float raises
         forward, backward = self.peaks.get(False, 1.0), self.peaks.get(True, 1.0)
         both = lifts[0] * lifts[1]
-        return (max(lifts) * forward, both * forward**2), (max(lifts) * backward, both * backward**2)
+        return (
+            (max(lifts) * forward, both * forward * forward),
+            (max(lifts) * backward, both * backward * backward),
+        )
