@@ -79,7 +79,7 @@ def neutral(name: str) -> float | None:
     """The value that an absent argument stands for: 1 for a gain, 0 for a shift or a bias, None: it must be there."""
     if name == "weight" or name.startswith("gain"):
         return 1.0
-    return 0.0 if name == "bias" or name.startswith("shift") else None
+    return 0.0 if name.startswith(("bias", "shift")) else None
 
 
 _STATES = {"x": "bk", "h": "bi"}

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lnverify.errors import UsageError
-from lnverify.operation import cells, derived, norms
+from lnverify.operation import blocks, cells, derived, norms
 
 if TYPE_CHECKING:
     from lnverify.case import Case
@@ -41,7 +41,7 @@ FAMILIES = {
     "LN6": "layout, dtype, batching",
     "LN7": "determinism, purity, modules",
     "LN8": "other norms, recurrent cells, blocks",
-    "LN9": "contrasts",
+    "LN9": "transformer blocks",
 }
 
 
@@ -122,8 +122,9 @@ class Law:
     runs: int = 1  # how many plain requests one check is worth, for what shrinking may spend
 
     def covers(self, operation: str) -> bool:
-        """Whether it says something of an operation; 'norms': all but layer norm, 'derived': these and cells."""
-        several = {"derived": derived, "norms": norms, "cells": cells}.get(self.operation)
+        """Whether it says something of an operation; 'derived' are norms other than layer norm, cells and blocks."""
+        groups = {"derived": derived, "norms": norms, "cells": cells, "blocks": blocks}
+        several = groups.get(self.operation)
         return operation in several() if several else self.operation == operation
 
     @property

@@ -14,7 +14,7 @@ from lnverify.law import Law, Outcome
 from lnverify.norm_shrink import NormShrinker
 from lnverify.norms.cases import cases
 from lnverify.norms.views import view
-from lnverify.operation import cells
+from lnverify.operation import blocks, cells
 
 FIXED = 192  # cases of one block; the levels of lnverify.norms.cases have met in most pairs by then
 
@@ -54,9 +54,9 @@ class NormExamination(Examination):
         found = super().results()
         dtype = self.support.dtype
         coarse = FORMATS[dtype].precision <= 11 and dtype not in self.support.subject.capabilities.compute
-        if not coarse or self.operation not in cells():
+        if not coarse or self.operation not in cells() + blocks():
             return found
-        reason = f"behind norms nothing informs it in {dtype}: declare what the cell computes in, compute=float32"
+        reason = f"behind norms nothing informs it in {dtype}: declare what computes it, compute=float32"
         return [
             replace(result, verdict="inapplicable", reason=reason)
             if result.verdict == "inconclusive" and result.informative == 0

@@ -7,12 +7,13 @@ from dataclasses import replace
 
 import numpy as np
 
+from lnverify.block import MASK, extents
 from lnverify.case import Case
 from lnverify.floats import Float64Array, FloatArray
 from lnverify.law import Outcome
 from lnverify.norms.cases import BY_ROWS
 from lnverify.norms.views import view
-from lnverify.operation import operation
+from lnverify.operation import blocks, operation
 from lnverify.shrink import SIMPLE_EPS, Shrinker
 
 SIZES = (1, 2, 3, 4, 5, 8)
@@ -26,18 +27,24 @@ class NormShrinker(Shrinker):
         plain = flattened(case)
         if plain is not case:
             yield plain
-        axes = (0,) if case.operation in BY_ROWS or case.has("h") else (0, 2)
+        axes = (0,) if case.operation in BY_ROWS or case.has("h") else (0, 1) if case.operation in blocks() else (0, 2)
         for axis in axes:
             yield from self._along(plain, axis)
 
     def _columns(self, case: Case, outcome: Outcome) -> Iterator[Case]:
-        """Fewer columns, or fewer channels; inputs and then units of a cell."""
+        """Fewer columns, or fewer channels; inputs and then units of a cell; heads, their units and hidden ones."""
+        if case.operation in blocks():
+            for axis in (2, 3, 4):
+                yield from self._along(case, axis)
+            return
         yield from self._along(flattened(case), 1)
         if case.has("h"):
             yield from self._along(case, 2)
 
     def _along(self, case: Case, axis: int) -> Iterator[Case]:
         extents = (*case.arrays["x"].shape, *(case.normalized_shape if case.has("h") else ()))
+        if case.operation in blocks():
+            extents = (*case.arrays["x"].shape[:2], *case.normalized_shape, case.arrays["weight_1"].shape[0])
         size = extents[axis] if axis < len(extents) else 0
         for smaller in sorted({s for s in (*SIZES, size // 2, size - 1) if 0 < s < size}):
             cut = taken(case, axis, smaller)
@@ -72,6 +79,8 @@ class NormShrinker(Shrinker):
 def flattened(case: Case) -> Case:
     """The case with one batch and one normalised dimension, or one of positions; itself where it is so already."""
     x = case.arrays["x"]
+    if case.operation in blocks():
+        return case
     seen = view(case)
     if case.operation in BY_ROWS:
         shape: tuple[int, ...] = seen.shape
@@ -94,6 +103,8 @@ def taken(case: Case, axis: int, size: int) -> Case | None:
     """The case with the first indices along an axis of x; None where the groups would not come out even."""
     if case.has("h"):
         return _cell(case, axis, size)
+    if case.operation in blocks():
+        return _block(case, axis, size)
     x = case.arrays["x"].shape
     shape = tuple(size if place == axis else extent for place, extent in enumerate(x))
     normalized = (size,) if case.operation in BY_ROWS and axis == 1 else case.normalized_shape
@@ -129,6 +140,29 @@ def _cell(case: Case, axis: int, size: int) -> Case | None:
         shape = (-1, *bits.shape[2:]) if letters.startswith("q") else bits.shape
         arrays[name] = FloatArray(array.dtype, np.ascontiguousarray(bits.reshape(shape)))
     return _cut(case, arrays, (size,) if axis == 2 else case.normalized_shape)
+
+
+def _block(case: Case, axis: int, size: int) -> Case | None:
+    """A block with fewer sequences, positions, heads, units of a head or hidden units (0 to 4): the first ones."""
+    block = operation(case.operation).block
+    heads = list(case.normalized_shape)
+    if axis in (2, 3):
+        heads[axis - 2] = size
+    if block is None or heads[0] * heads[1] < 2:
+        return None
+    whole = extents(case.arrays["x"].shape, case.normalized_shape, case.arrays["weight_1"].shape[0])
+    left = {**whole, **dict.fromkeys(("b", "ts", "g", "e", "f")[axis], size), "i": heads[0] * heads[1]}
+    # the units of the model go with those of the heads
+    kept = np.arange(whole["i"]).reshape(case.normalized_shape)[: heads[0], : heads[1]].reshape(-1)
+    arrays = {}
+    for name, array in case.arrays.items():
+        letters = {MASK: "ts", "dy": "bti"}.get(name) or block.axes[name]
+        bits = array.bits.reshape(tuple(whole[letter] for letter in letters))
+        for place, letter in enumerate(letters):
+            bits = np.take(bits, kept if letter == "i" else range(left[letter]), axis=place)
+        shape = bits.shape if name in (MASK, "dy") else block.shape(name, left)
+        arrays[name] = FloatArray(array.dtype, np.ascontiguousarray(bits.reshape(shape)))
+    return _cut(case, arrays, tuple(heads))
 
 
 def _normalized(case: Case, shape: tuple[int, ...]) -> tuple[int, ...]:

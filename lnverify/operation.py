@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lnverify.block import FAMILY, MASK, Block
+from lnverify.block import named_variants as named_blocks
 from lnverify.cell import Cell, named_variants, neutral
 from lnverify.errors import UsageError
 
@@ -25,11 +27,13 @@ class Operation:
     scalars: tuple[str, ...]
     statistics: tuple[str, ...] = ()
     states: tuple[str, ...] = ()
-    formula: str = ""  # its program in reference/norms.py or cells.py, '' for what has an oracle of its own
+    formula: str = ""  # its program in reference/norms.py, cells.py or blocks.py, '' for what has an oracle of its own
     default: str = "torch.nn.functional.layer_norm"  # checked where no target is named; '' for none
     family: str = ""  # what several variants have in common: ln_lstm
     variant: str = ""
     cell: Cell | None = None  # axes and normalisations of a recurrent cell
+    block: Block | None = None  # those of a transformer block
+    fixed: tuple[str, ...] = ()  # arrays that are not differentiated; they may be absent
 
     @property
     def arguments(self) -> tuple[str, ...]:
@@ -89,19 +93,31 @@ for _name, _family, _variant, _cell in named_variants():
     )  # fmt: skip
 
 
+for _name, _variant, _block in named_blocks():
+    OPERATIONS[_name] = Operation(
+        _name, ("x",), _block.parameters, ("y",), ("eps",), formula=_name, default="", family=FAMILY,
+        variant=_variant, block=_block, fixed=(MASK,),
+    )  # fmt: skip
+
+
 def derived() -> tuple[str, ...]:
-    """The operations that are judged by generated formulas alone: norms, then cells."""
-    return norms() + cells()
+    """The operations that are judged by generated formulas alone: norms, then cells, then blocks."""
+    return norms() + cells() + blocks()
 
 
 def norms() -> tuple[str, ...]:
     """The operations whose formulas come from reference/norms.py."""
-    return tuple(name for name, entry in OPERATIONS.items() if entry.formula and not entry.states)
+    return tuple(name for name, entry in OPERATIONS.items() if entry.formula and not (entry.states or entry.block))
 
 
 def cells() -> tuple[str, ...]:
     """The operations whose formulas come from reference/cells.py."""
     return tuple(name for name, entry in OPERATIONS.items() if entry.formula and entry.states)
+
+
+def blocks() -> tuple[str, ...]:
+    """The operations whose formulas come from reference/blocks.py."""
+    return tuple(name for name, entry in OPERATIONS.items() if entry.block)
 
 
 def operation(name: str, variant: str | None = None) -> Operation:

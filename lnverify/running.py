@@ -18,6 +18,7 @@ import numpy as np
 
 from lnverify.bounds import roundings
 from lnverify.floats import Float64Array, Format
+from lnverify.formulas.runtime import normal_cdf, normal_pdf
 
 ROUNDINGS = 4.0  # per operation of the formula: a quotient as reciprocal and product, an FMA split in two, ...
 
@@ -61,7 +62,12 @@ class Running:
     def __add__(self, other: Any) -> Running:
         other = self.context.lift(other)
         with np.errstate(all="ignore"):
-            return self.context.rounded(self.value + other.value, self.error + other.error)
+            error = self.error + other.error
+            if self.context.longest:
+                both = (self.value != 0) & (other.value != 0)
+                share = self.context.longest * self.context.u * (np.abs(self.value) + np.abs(other.value))
+                error = error + np.where(both, share, 0.0)
+            return self.context.rounded(self.value + other.value, error)
 
     __radd__ = __add__
 
@@ -119,6 +125,34 @@ class Running:
             slope = 1 - np.tanh(np.maximum(np.abs(self.value) - self.error, 0.0)) ** 2
             return self.context.rounded(value, slope * self.error + ROUNDINGS * self.context.u)
 
+    def exp(self) -> Running:
+        """exp(v) +- exp(v) (exp(e) - 1 + ROUNDINGS u); library functions are good to two units in the last place."""
+        with np.errstate(all="ignore"):
+            value = np.exp(self.value)
+            return self.context.rounded(value, value * (np.expm1(self.error) + ROUNDINGS * self.context.u))
+
+    def normal_cdf(self) -> Running:
+        """Phi(v) +- e phi(m) + 2 ROUNDINGS u, m the smallest |w| on [v - e, v + e]: the steepest slope there.
+
+        The last term is absolute: (1 + erf(v/sqrt(2)))/2 subtracts numbers of the order of 1, and the erf of 7.1.26 in
+        Abramowitz and Stegun (1964), off by 1.5e-7, is what vectorised float32 code computes.
+        """
+        with np.errstate(all="ignore"):
+            near = np.maximum(np.abs(self.value) - self.error, 0.0)
+            error = normal_pdf(near) * self.error + 2 * ROUNDINGS * self.context.u
+            return self.context.rounded(normal_cdf(self.value), error)
+
+    def normal_pdf(self) -> Running:
+        """phi(v) +- e (|v| + e) phi(m) + ROUNDINGS u (1 + v^2) phi(v): |phi'(w)| = |w| phi(w), m as in normal_cdf.
+
+        The last term is what an exponential of the rounded -v^2/2 loses.
+        """
+        with np.errstate(all="ignore"):
+            size, value = np.abs(self.value), normal_pdf(self.value)
+            slope = (size + self.error) * normal_pdf(np.maximum(size - self.error, 0.0))
+            error = np.where(self.error > 0, slope * self.error, 0.0)
+            return self.context.rounded(value, error + ROUNDINGS * self.context.u * (1 + size**2) * value)
+
     def step(self) -> Running:
         """1 where v is positive, else 0; +- 1 where v - e <= 0 <= v + e: a right algorithm may be on either side."""
         with np.errstate(all="ignore"):
@@ -130,16 +164,28 @@ class Running:
             magnitude = np.abs(self.value) + self.error
             total = magnitude.sum(axis=axis)
             count = ((self.value != 0) | (self.error != 0)).sum(axis=axis)
+            count = np.where(count > 1, np.maximum(count, self.context.longest), count)
             error = self.error.sum(axis=axis) + roundings(count, self.context.tier) * self.context.u * total
+            self.context.note(np.abs(self.value).sum(axis=axis))
         return self.context.rounded(self.value.sum(axis=axis), error)
 
 
 class Context:
-    """Unit roundoff and smallest normal number of the format that the subject computes in, and the tier."""
+    """Unit roundoff and smallest normal number of the format that the subject computes in, and the tier.
 
-    def __init__(self, compute: Format, tier: str = "det") -> None:
+    longest: terms of the longest sum that a subject may make of several sums and additions of the formula; each of them
+    is then taken for a part of such a sum. 0: they are summed as they stand. peak: the largest number since it was
+    last set, where `longest` is given.
+    """
+
+    def __init__(self, compute: Format, tier: str = "det", longest: int = 0) -> None:
         """Take u and t of the format."""
-        self.u, self.tiny, self.tier = compute.u, compute.tiny, tier
+        self.u, self.tiny, self.tier, self.longest, self.peak = compute.u, compute.tiny, tier, longest, 1.0
+
+    def note(self, values: Any) -> None:
+        """Keep the size of the largest of some numbers; a NaN is none."""
+        if self.longest:
+            self.peak = max(self.peak, float(np.fmax.reduce(np.abs(values), axis=None, initial=0.0)))
 
     def exact(self, values: Any) -> Running:
         """A number without error."""
@@ -154,6 +200,7 @@ class Context:
         with np.errstate(all="ignore"):
             noise = ROUNDINGS * self.u * np.abs(value) + np.where(np.asarray(value) == 0, 0.0, self.tiny)
             total = np.asarray(error) + noise
+            self.note(value)
             # inf - inf upstream: nothing is known about such an element
             return Running(value, np.where(np.isnan(total), np.inf, total), self)
 

@@ -25,6 +25,7 @@ from lnverify.operation import operation as operation_named
 from lnverify.protocol import Request, Response
 
 T = TypeVar("T")
+MASKS = ("added", "allowed", "blocked", "causal")
 ATTRIBUTE = "__lnverify_subject__"  # where the decorator leaves the declaration
 
 
@@ -37,7 +38,8 @@ class Capabilities:
     the warm-up.
     eps: a fixed eps that cannot be set, else None. max_dims: largest number of normalised dimensions, None
     for any. fixed_shape: the only normalized_shape that it accepts (a module instance), None for any; of
-    a cell (inputs, units).
+    a cell (inputs, units), of a block (heads, units of a head, hidden units), or (heads, hidden units by units) where
+    only these are fixed, 0 for any.
     affine: which of 'both', 'weight', 'bias', 'none' it accepts; refined by the warm-up.
     compute: format of the statistics by dtype name, where declared ('float32' for 16 bits by default).
     backward_from: 'input', or 'output' where the backward rebuilds xhat from y.
@@ -46,7 +48,8 @@ class Capabilities:
     eps_dtype: the format that it stores eps in (ONNX: float32); the oracle then gets eps rounded to it.
     threads: thread counts to run with, (1, 2) by default. parameter_dtype: anything but 'input' says that 16-bit x
     with float32 parameters is not to be asked. parameters: those gains and shifts of a cell that it has, None for all;
-    sequence: it takes several steps at once; gates: their declared order.
+    sequence: it takes several steps at once; gates: their declared order. mask: how a block is given one
+    (Declaration.mask), '' where it takes none.
     """
 
     dtypes: tuple[str, ...] = ("float64", "float32", "bfloat16", "float16")
@@ -68,6 +71,7 @@ class Capabilities:
     parameters: tuple[str, ...] | None = None
     sequence: bool = False
     gates: str = ""
+    mask: str = ""
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Capabilities:
@@ -112,8 +116,11 @@ class Declaration:
     `map=g1:weight`). returns: names of what the forward returns, ('y', 'mean', 'rstd') to expose the
     statistics. module: the callable builds a module. variant: which of the operation's; gates: their letters in the
     order in which they are stacked; parameters: where a module keeps those of a cell
-    (lnverify.adapters.torch_cell_storage); sequence: it takes all steps at once, with batch_first those of a row after
-    each other. The other fields: see Capabilities. extra: options of one adapter only, as text.
+    (lnverify.adapters.torch_cell_storage); sequence: it takes all steps at once, with batch_first those of a row
+    after each other. heads: the number that a block has always; mask: what it takes for one, 'added' (0 and -inf,
+    which is what is given where nothing is said), 'allowed' or 'blocked' (a bool, true where a position may be
+    attended to or may not); 'causal' where it takes none and each position attends to those up to itself. The other
+    fields: see Capabilities. extra: options of one adapter only, as text.
     """
 
     name: str | None = None
@@ -141,6 +148,8 @@ class Declaration:
     parameters: Mapping[str, str | tuple[str, ...]] | None = None
     sequence: bool | None = None
     batch_first: bool | None = None
+    heads: int | None = None
+    mask: str | None = None
     extra: Mapping[str, str] = field(default_factory=dict)
 
     def over(self, other: Declaration) -> Declaration:
@@ -245,6 +254,8 @@ PARSERS: dict[str, Callable[[Any], Any]] = {
     "parameters": _places,
     "sequence": _truth,
     "batch_first": _truth,
+    "heads": _number(1, whole=True),
+    "mask": lambda v: _one_of(*MASKS)(v)[0],
 }
 
 
@@ -296,6 +307,8 @@ def declare(
     parameters: Mapping[str, str | tuple[str, ...]] | None = None,
     sequence: bool | None = None,
     batch_first: bool | None = None,
+    heads: int | None = None,
+    mask: str | None = None,
 ) -> Any:
     """Decorator `lnverify.subject`: say about a function or class what lnverify cannot see from its code.
 

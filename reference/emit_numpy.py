@@ -1,9 +1,9 @@
 """Print a program as a NumPy function that is generic over the number type.
 
-What is printed: + - * / and unary minus, integer powers, `sqrt(v)`, `tanh(v)`, `step(v)`,
-`contract("bi,bi->b", v, w)`, `v[:, None]`, the extents of indices as Python ints, and `1 / 2`, which
-is exact in every number type. No float literal is ever printed, since it would round in some.
-Whatever is not listed here raises `UnprintableError`.
+What is printed: + - * / and unary minus, integer powers, `sqrt(v)`, `tanh(v)`, `step(v)`, `exp(v)`, `normal_cdf(v)`,
+`normal_pdf(v)`, `contract("bi,bi->b", v, w)`, `v[:, None]`, the extents of indices as Python ints, and `1 / 2`, which
+is exact in every number type. No float literal is ever printed, since it would round in some. Whatever is not listed
+here raises `UnprintableError`.
 
 The layout is the one `ruff format` leaves alone, so that generated code reads like written code.
 """
@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 
 from program import Call, Let, Program
 from sympy import Add, Expr, Idx, Indexed, Integer, Mul, Rational, Symbol, tanh
-from tensors import extent, indices, name_of, places, step, terms
+from tensors import POINTWISE, extent, indices, name_of, places, terms
 
 WIDTH = 110
 ROW_OR_NUMBER = frozenset({"eps", "eps_c"})
@@ -63,7 +63,7 @@ def atom(value: Expr, frame: Sequence[Idx]) -> str:
         return str(value)
     if isinstance(value, Add):
         return f"({join(signed(value, frame))})"
-    if isinstance(value, tanh | step):
+    if isinstance(value, (tanh, *POINTWISE)):
         return f"{type(value).__name__}({join(signed(value.args[0], frame))})"
     raise UnprintableError(f"{type(value).__name__} in {value}")
 
@@ -220,7 +220,8 @@ def symbols(p: Program) -> set[Symbol]:
 def module(docstring: str, functions: Sequence[str]) -> str:
     """The source text of a module of generated functions."""
     code = "\n\n".join(functions)
-    used = [name for name in ("contract", "sizes", "sqrt", "step", "tanh", "zeros_like") if f"{name}(" in code]
+    known = ("contract", "exp", "normal_cdf", "normal_pdf", "sizes", "sqrt", "step", "tanh", "zeros_like")
+    used = [name for name in known if f"{name}(" in code]
     return (
         f'"""{docstring.strip()}\n"""\n\nfrom __future__ import annotations\n\nfrom typing import Any\n\n'
         f"from .runtime import {', '.join(used)}\n\n\n{code}"

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 
 from sympy import Add, Dummy, Expr, Idx, Indexed, Integer, Sum
 from tensors import ProgramError, extent, indices, name_of, places, renamed, terms, total
@@ -53,7 +53,7 @@ class Let:
         """What the statement defines."""
         return (self.target,)
 
-    @property
+    @cached_property
     def reads(self) -> list[str]:
         """The names the statement uses."""
         return [name_of(place) for place in places(self.value)]
@@ -81,7 +81,7 @@ class Call:
         """What the statement defines."""
         return self.outs
 
-    @property
+    @cached_property
     def reads(self) -> list[str]:
         """The names the statement uses."""
         return [name_of(arg) for arg in self.args]
@@ -116,7 +116,7 @@ class Program:
         targets = [tensor for statement in self.body for tensor in statement.targets]
         return {name_of(tensor): tensor for tensor in (*self.inputs, *targets)}
 
-    @property
+    @cached_property
     def active(self) -> set[str]:
         """The names that depend on an input which is differentiated."""
         active = {name_of(tensor) for tensor in self.inputs} - self.fixed
@@ -263,7 +263,7 @@ def vjp(p: Program) -> Program:
 def tidy(p: Program) -> Program:
     """The same program with named values reused, copies removed and dead statements dropped."""
     copies: dict[str, str] = {}
-    named: list[Let] = []
+    named: list[tuple[Let, set[Indexed]]] = []
     body: list[Let | Call] = []
 
     def current(place: Indexed) -> Indexed:
@@ -271,8 +271,8 @@ def tidy(p: Program) -> Program:
         return renamed(place, copies.get(name_of(place), name_of(place)))
 
     def reuse(value: Expr) -> Expr:
-        for let in named:
-            if let.value.atoms(Indexed) <= value.atoms(Indexed):
+        for let, inside in named:
+            if inside <= value.atoms(Indexed):
                 # `subs` and not `xreplace`: it sees that (v + eps)**(-3/2) is r**3.
                 value = value.subs(let.value, let.target)
         return value
@@ -297,7 +297,7 @@ def tidy(p: Program) -> Program:
         body.append(Let(target, value))
         # A definition with a broadcast index does not determine its own indices: not reusable.
         if not (value.is_Atom or value.has(Sum) or value.is_Indexed) and indices(value) == set(target.indices):
-            named.append(body[-1])
+            named.append((body[-1], value.atoms(Indexed)))
     needed = {name_of(tensor) for tensor in p.outputs}
     alive: list[Let | Call] = []
     for statement in reversed(body):

@@ -23,6 +23,34 @@ class step(Function):  # noqa: N801 - a function in formulas, named as SymPy nam
         return Integer(0)
 
 
+class exp(Function):  # noqa: N801
+    """The exponential function; SymPy's own is a power of E, which has no printed form in the number types."""
+
+    def fdiff(self, argindex: int = 1) -> Expr:
+        """The derivative."""
+        return exp(self.args[0])
+
+
+class normal_cdf(Function):  # noqa: N801
+    """The distribution function of the standard normal, (1 + erf(v / sqrt(2)))/2; its root of 2 stays inside."""
+
+    def fdiff(self, argindex: int = 1) -> Expr:
+        """The derivative."""
+        return normal_pdf(self.args[0])
+
+
+class normal_pdf(Function):  # noqa: N801
+    """The density of the standard normal, exp(-v**2/2)/sqrt(2 pi)."""
+
+    def fdiff(self, argindex: int = 1) -> Expr:
+        """The derivative."""
+        return -self.args[0] * normal_pdf(self.args[0])
+
+
+POINTWISE = (exp, normal_cdf, normal_pdf, step)
+"""Functions of one number that are printed by their names."""
+
+
 def name_of(tensor: Indexed) -> str:
     """The name of the tensor that stands at a place: `x` for x[b, i]."""
     return str(tensor.base.label)

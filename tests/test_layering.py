@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[1]
 # From the ground up; names relative to the package. A new file goes on the lowest floor above all it imports.
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("errors", "python_file", "floats", "double_double"),  # numbers
-    ("cell", "operation", "case", "protocol", "wire"),  # what is asked and answered
+    ("cell", "block", "operation", "case", "protocol", "wire"),  # what is asked and answered
     ("formulas", "formulas.*"),  # what SymPy derives
     ("dual",),  # derivatives of what is derived
     ("oracle",),  # what is right
@@ -73,6 +73,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "expectations",
         "identify",
         "identify_cell",
+        "identify_block",
         "history",
         "history.*",
     ),

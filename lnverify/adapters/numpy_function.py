@@ -63,6 +63,8 @@ def adapt(obj: Any, target: str, options: Declaration) -> Subject:
     fixed = fixed_eps(signature.has("eps"), preset_eps(obj) if options.eps is None else options.eps, target)
     returns = results(signature, options.returns)
     known = operation(options.operation or "layer_norm")
+    if known.block is not None:
+        raise SignatureError(f"{target}: {known.name} is called in torch only: write it in torch.")
     names = known.arguments
     taken = tuple(name for name in names if signature.has(name) or (name in known.states and signature.has("state")))
     function = obj

@@ -12,18 +12,21 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from lnverify.block import MASK
 from lnverify.errors import SignatureError
 from lnverify.operation import Operation
 from lnverify.operation import operation as find_operation
 
 SYNONYMS: dict[str, tuple[str, ...]] = {
-    "x": ("x", "input", "hidden_states", "inp", "a", "inputs", "tensor", "data"),
+    "x": ("x", "input", "hidden_states", "inp", "a", "inputs", "tensor", "data", "src"),
     "weight": ("weight", "gamma", "scale", "g", "w", "a_2", "weights"),
     "bias": ("bias", "beta", "offset", "b", "shift", "b_2"),
     "eps": ("eps", "epsilon", "variance_epsilon", "layer_norm_eps", "layernorm_epsilon"),
     "normalized_shape": ("normalized_shape", "norm_shape"),
     "axis": ("axis", "dim", "axes", "dims"),
     "dtype": ("dtype",),
+    "heads": ("heads", "num_heads", "n_heads", "n_head", "nhead", "num_attention_heads"),
+    "mask": ("mask", "attn_mask", "src_mask", "attention_mask"),
     "num_groups": ("num_groups", "groups", "n_groups"),
     "training": ("training", "train", "use_batch_stats"),
     "running_mean": ("running_mean", "moving_mean"),
@@ -118,6 +121,8 @@ class Signature:
 def forward_names(operation: str, found: list[inspect.Parameter] | None) -> tuple[str, ...]:
     """Our names that a forward of an operation may have."""
     known = find_operation(operation)
+    if known.block is not None:
+        return ("x", "eps", "heads", MASK, *known.parameters)
     return (*FORWARD, *OWN.get(operation, ())) if known.cell is None else cell_names(known, found)
 
 

@@ -1,4 +1,4 @@
-"""Where a module keeps the parameters of a cell: the declared places, and the tensors that go there.
+"""Where a module keeps the parameters of a cell or block: the declared places, and the tensors that go there.
 
     parameters={"weight_ih": "cell.weight"}                       one parameter, gates stacked in the declared order
     parameters={"weight_ih": "linear.weight.T"}                   transposed
@@ -29,12 +29,13 @@ class Storage:
     """The places of one module."""
 
     def __init__(
-        self, known: Operation, module: Any, target: str, options: Declaration, inputs: int, units: int
+        self, known: Operation, module: Any, target: str, options: Declaration, extents: Mapping[str, int]
     ) -> None:
-        """module: of so many inputs and units. Raises SignatureError where names, places or shapes do not fit."""
-        assert known.cell is not None
-        self.known, self.cell, self.target = known, known.cell, target
-        self.order = options.gates or known.cell.gates
+        """module: of these extents by axis. Raises SignatureError where names, places or shapes do not fit."""
+        cell = known.cell or known.block
+        assert cell is not None
+        self.known, self.cell, self.target = known, cell, target
+        self.order = options.gates or cell.gates
         self.shapes = {name: tuple(p.shape) for name, p in (*module.named_parameters(), *module.named_buffers())}
         needed = {name for name, _ in module.named_parameters()}
         declared = options.parameters or {name: path for path in needed if (name := self._alike(path))}
@@ -42,7 +43,7 @@ class Storage:
         self.zeros = self.places.pop(ZEROS, ())
         self.names = tuple(name for name in known.parameters if name in self.places)
         self._check(needed)
-        self._try(module, inputs, units)
+        self._try(module, extents)
 
     def _alike(self, path: str) -> str:
         """Our name of a parameter that bears it, alone or with dots for underscores."""
@@ -73,22 +74,24 @@ class Storage:
             )
         for name, places in self.places.items():
             if len(places) > 1 and len(places) != len(self.order):
+                each = f", or one for each of the {len(self.order)} gates {', '.join(self.order)}" if self.order else ""
                 raise SignatureError(
-                    f"{self.target}: {name} is declared in {len(places)} parts: one is expected, or one for each "
-                    f"of the {len(self.order)} gates {', '.join(self.order)}."
+                    f"{self.target}: {name} is declared in {len(places)} parts: one is expected{each}."
                 )
 
-    def _try(self, module: Any, inputs: int, units: int) -> None:
+    def _try(self, module: Any, extents: Mapping[str, int]) -> None:
         """Put zeros of the right shapes everywhere."""
-        extents = self.cell.extents(1, inputs, units)
         like = next(module.parameters())
         given = {name: like.new_zeros(self.cell.shape(name, extents)) for name in self.names}
         for path, tensor in self.placed(given).items():
             if tuple(tensor.shape) != self.shapes[path]:
+                if self.known.cell:
+                    built = f"{extents['k']} inputs meet {extents['j']} units"
+                else:
+                    built = f"{extents['g']} heads of {extents['e']} units meet {extents['f']} hidden ones"
                 raise SignatureError(
-                    f"{self.target}: {path} has the shape {self.shapes[path]} where {inputs} inputs meet "
-                    f"{units} units, and what is declared to be there has {tuple(tensor.shape)}: add .T if it is "
-                    "transposed, or see which parameters it holds."
+                    f"{self.target}: {path} has the shape {self.shapes[path]} where {built}, and what is declared to "
+                    f"be there has {tuple(tensor.shape)}: add .T if it is transposed, or see which parameters it holds."
                 )
 
     def placed(self, leaves: Mapping[str, Any]) -> dict[str, Any]:

@@ -91,10 +91,11 @@ def adapt(obj: Any, target: str, options: Declaration) -> Subject:
     inputs, units = found["fixed_shape"] or PROBE
     with quiet():
         probe = make(inputs, units, 1e-5)
-    storage = Storage(known, probe, target, options, inputs, units)
+    assert known.cell is not None
+    storage = Storage(known, probe, target, options, known.cell.extents(1, inputs, units))
     allowed = [p for p in parameters(getattr(probe, "_orig_mod", probe).forward) or () if p.name != "self"]
     signature = match(allowed, f"{target}.forward", None, cell_names(known, allowed, without=known.parameters))
-    eps = None if found["eps"] else fixed_eps(False, _eps_of(probe) if options.eps is None else options.eps, target)
+    eps = None if found["eps"] else fixed_eps(False, eps_of(probe) if options.eps is None else options.eps, target)
     kept: dict[Any, Any] = {}
 
     def built(request: Request) -> Any:
@@ -185,7 +186,7 @@ def _instance(obj: Any, target: str, options: Declaration) -> tuple[Callable[...
     return make, {"eps": False, "fixed_shape": tuple(sizes)}
 
 
-def _eps_of(module: Any) -> float | None:
+def eps_of(module: Any) -> float | None:
     """The eps that all parts of a module show, None where they show none or several."""
     seen = {float(part.eps) for part in module.modules() if isinstance(getattr(part, "eps", None), float)}
     return seen.pop() if len(seen) == 1 else None

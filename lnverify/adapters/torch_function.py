@@ -6,6 +6,7 @@ by their `apply`.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import sys
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from lnverify.adapters import cell_calls, require, torch_bare, torch_cells
+from lnverify.adapters import block_calls, cell_calls, require, torch_bare, torch_blocks, torch_cells
 from lnverify.adapters.destinations import BACKWARD, FORWARD, destinations, results
 from lnverify.adapters.locate import companion, source_of
 from lnverify.adapters.signature import (
@@ -29,6 +30,7 @@ from lnverify.adapters.signature import (
 )
 from lnverify.adapters.torch_call import Tensors, answer, outputs, scalars, writing
 from lnverify.adapters.torch_tensors import to_tensor
+from lnverify.block import MASK
 from lnverify.errors import SignatureError
 from lnverify.operation import operation
 from lnverify.protocol import Request, Response
@@ -60,6 +62,7 @@ def adapt(obj: Any, target: str, options: Declaration) -> Subject:
     if getattr(obj, "__name__", "").startswith("native_layer_norm") and len(returns) == 1:
         returns = ("y", "mean", "rstd")
     known = operation(options.operation or "layer_norm")
+    apart = bool(known.cell or known.block)
     names = known.arguments
     taken = tuple(name for name in names if signature.has(name) or (name in known.states and signature.has("state")))
     if known.cell is not None:
@@ -67,6 +70,12 @@ def adapt(obj: Any, target: str, options: Declaration) -> Subject:
             raise SignatureError(f"{target}: a separate backward of {known.name} cannot be called: declare none.")
         cell_calls.order(known, options)
         returns = torch_cells.returns(known)
+    limits: dict[str, Any] = {}
+    if known.block is not None:
+        if backward is not None:
+            raise SignatureError(f"{target}: a separate backward of {known.name} cannot be called: declare none.")
+        masked = block_calls.mask_kind(signature.has(MASK), options, target)
+        limits = {"fixed_shape": block_calls.fixed_heads(signature, options, target), "mask": masked}
 
     def run(request: Request) -> Response:
         for name in names:
@@ -79,6 +88,9 @@ def adapt(obj: Any, target: str, options: Declaration) -> Subject:
             if known.cell is not None and backward is None:
                 fixed_values |= torch_cells.lengths(request, signature)
                 return dict(tensors), torch_cells.function_call(function, signature, known, options, fixed_values)
+            if known.block is not None:
+                plain = functools.partial(_called, function, signature, fixed_values)
+                return dict(tensors), torch_blocks.bound(plain, request, masked, options)
             call = writing(request, signature, FORWARD, overrun).call
             return dict(tensors), lambda leaves: call(function, {**fixed_values, **leaves})
 
@@ -104,7 +116,8 @@ def adapt(obj: Any, target: str, options: Declaration) -> Subject:
             eps=fixed,
             max_dims=signature.max_dims,
             affine=affine_modes(bool({*known.gains} & {*taken}), bool({*known.shifts} & {*taken})),
-            parameters=None if known.cell is None else tuple(n for n in taken if n in (*known.gains, *known.shifts)),
+            parameters=tuple(n for n in taken if n in (*known.gains, *known.shifts)) if apart else None,
+            **limits,
         ),
         run=run,
         framework=FRAMEWORK,
@@ -112,6 +125,10 @@ def adapt(obj: Any, target: str, options: Declaration) -> Subject:
         call_text=call_text(obj, signature, len(returns)),
         bare=bare,
     )
+
+
+def _called(function: Callable[..., Any], signature: Signature, fixed: Tensors, values: Tensors) -> Any:
+    return signature.call(function, {**fixed, **values})
 
 
 def _bare_forward(

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from lnverify.adapters import require, torch_bare, torch_cells, torch_norms
+from lnverify.adapters import require, torch_bare, torch_blocks, torch_cells, torch_norms
 from lnverify.adapters.calling import first_line, quiet
 from lnverify.adapters.locate import source_of
 from lnverify.adapters.signature import SYNONYMS, Signature, fixed_eps, match, our_name, parameters
@@ -26,7 +26,7 @@ from lnverify.adapters.torch_module_actions import acted, holders
 from lnverify.adapters.torch_tensors import RECENT, to_array
 from lnverify.errors import SignatureError
 from lnverify.floats import FloatArray
-from lnverify.operation import cells, operation
+from lnverify.operation import blocks, cells, operation
 from lnverify.protocol import Request, Response
 from lnverify.subject import Declaration, Subject
 
@@ -75,6 +75,8 @@ def adapt(obj: Any, target: str, options: Declaration) -> Subject:
         return torch_norms.adapt(obj, target, options)
     if options.operation in cells():
         return torch_cells.adapt(obj, target, options)
+    if options.operation in blocks():
+        return torch_blocks.adapt(obj, target, options)
     arguments = options.arguments or {}
     if isinstance(obj, torch.nn.Module):
         make, found = _prototype(obj, target, options)

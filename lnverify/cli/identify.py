@@ -61,15 +61,17 @@ def command(target: str, operation: str | None, dtypes: tuple[str, ...] | None, 
 def _subject(target: str, operation: str | None, device: str, isolate: bool) -> Iterator[tuple[Subject, Ask]]:
     """The subject, and what asks it; of a cell under the first of the variants' names that its parameters allow."""
     from lnverify.identify import identify
+    from lnverify.identify_block import identify_block
     from lnverify.identify_cell import identify_cell, variants
-    from lnverify.operation import cells
+    from lnverify.operation import blocks, cells
     from lnverify.operation import operation as find_operation
     from lnverify.part import Plan, examined
     from lnverify.runner import agreed
 
     asked = find_operation(operation).name if operation else "layer_norm"
-    if asked != "layer_norm" and asked not in cells():
-        raise UsageError(f"nothing is known to identify in {asked}: name layer_norm, or one of {', '.join(cells())}.")
+    if asked not in ("layer_norm", *cells(), *blocks()):
+        known = ", ".join(cells() + blocks())
+        raise UsageError(f"nothing is known to identify in {asked}: name layer_norm, or one of {known}.")
     names = variants(asked) if asked in cells() else (asked,)
     with ExitStack() as stack:
         for number, name in enumerate(names):
@@ -82,5 +84,7 @@ def _subject(target: str, operation: str | None, device: str, isolate: bool) -> 
         found = agreed(subject, operation) if operation and subject.operation else subject.operation or name
         if found in cells():
             yield subject, lambda subject, dtype, device: identify_cell(subject, found, dtype, device)
+        elif found in blocks():
+            yield subject, lambda subject, dtype, device: identify_block(subject, found, dtype, device)
         else:
             yield subject, identify

@@ -1,4 +1,4 @@
-"""LN80x: values and gradients of norms other than layer norm and of recurrent cells, each by its own formulas."""
+"""LN80x: values and gradients of other norms, of recurrent cells and of blocks, each by its own formulas."""
 
 from __future__ import annotations
 
@@ -46,12 +46,13 @@ def _sentence(ev: Evaluation, judgement: Judgement) -> str:
 
 @law("LN801", name="operation-accuracy", severity="error", operation="derived", source=DERIVED)
 def operation_accuracy(ev: Evaluation) -> Outcome:
-    """y of a norm other than layer norm, or every new state of a cell, is what an admissible error before the final
-    rounding explains.
+    """y of a norm other than layer norm or of a transformer block, or every new state of a cell, is what an admissible
+    error before the final rounding explains.
 
     Bound: the running error of the operation's formula for every order of summation, with x seeded for algorithms on
-    raw data (lnverify.norms.bound). In 16 bits every intermediate result may be rounded to 16 bits, unless the subject
-    declares what it computes in. An input of a kind that the subject supports and then refuses is a violation too.
+    raw data (lnverify.norms.bound; of a block lnverify.norms.blocks). In 16 bits every intermediate result may be
+    rounded to 16 bits, unless the subject declares what it computes in. An input of a kind that the subject supports
+    and then refuses is a violation too.
     """
     return _together(_outcome(ev, name) for name in operation(ev.case.operation).outputs)
 
@@ -68,7 +69,7 @@ def _together(outcomes: Iterable[Outcome]) -> Outcome:
 
 @law("LN802", name="operation-gradient", severity="error", operation="derived", needs=("dx",), source=DERIVED)
 def operation_gradient(ev: Evaluation) -> Outcome:
-    """Every gradient of a norm other than layer norm, or of one step of a cell, is within the bound, and is there.
+    """Every gradient of another norm, of one step of a cell or of a block is within the bound, and is there.
 
     Bound: the running error of the derived reverse mode (lnverify.norms.bound), which counts every term of a sum over
     rows and positions. Statistics depend on x, and the gradients go through them.

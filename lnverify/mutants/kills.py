@@ -95,4 +95,10 @@ KILLS: dict[str, tuple[str, str]] = {
     "LN825": ("state-truncated", "float32"),
     "LN826": ("state-wide-zeros", "bfloat16"),
     "LN827": ("state-lengths-forgotten", "float32"),
+    "LN901": ("encoder-dropout-in-eval", "float32"),
+    "LN902": ("block-residual-from-norm", "bfloat16"),
+    "LN903": ("block-no-final-norm", "bfloat16"),
+    "LN904": ("block-64-positions", "float32"),
+    "LN905": ("block-64-sequences", "float32"),
+    "LN906": ("block-mask-by-a-number", "float32"),
 }

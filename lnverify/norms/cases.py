@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from lnverify.block import MASK, extents
 from lnverify.case import Case
 from lnverify.floats import FORMATS, Float64Array, FloatArray, round_values
 from lnverify.norms.views import view_of
-from lnverify.operation import cells
+from lnverify.operation import Operation, blocks, cells
 from lnverify.operation import operation as find_operation
 from lnverify.recipes import integers, normal
 from lnverify.subject import Subject
@@ -36,6 +37,11 @@ CELLS: tuple[Shape, ...] = (  # (rows, inputs), (units,)
     ((2, 3), (4,)), ((1, 5), (8,)), ((3, 2), (2,)), ((5, 7), (16,)), ((2, 1), (33,)), ((17, 4), (5,)), ((4, 64), (32,)),
     ((1, 1), (3,)), ((2, 130), (6,)), ((65, 3), (4,)), ((3, 4), (65,)), ((1, 257), (9,)), ((2, 5), (129,)),
 )  # fmt: skip
+BLOCKS: tuple[Shape, ...] = (  # (sequences, positions, units), (heads, units of a head, hidden units)
+    ((2, 3, 4), (2, 2, 6)), ((1, 5, 8), (2, 4, 16)), ((3, 2, 6), (3, 2, 5)), ((2, 4, 8), (1, 8, 12)),
+    ((1, 1, 4), (2, 2, 4)), ((1, 9, 4), (4, 1, 3)), ((2, 7, 12), (6, 2, 8)), ((4, 3, 6), (2, 3, 7)),
+    ((1, 17, 8), (4, 2, 9)), ((2, 2, 16), (4, 4, 32)),
+)  # fmt: skip
 REGIMES = (
     "normal", "offset", "normal", "outlier", "integers", "scaled", "normal", "far", "alternating", "tiny", "constant",
     "huge", "step",
@@ -44,15 +50,18 @@ RESTING = 6  # zero states in every sixth case of a cell
 LARGE = 32  # a c of that size in every case of that number
 EPS = (1e-5, 1e-3, "near", 0.1, 1e-12, 10.0, 0.0, 1e-6)
 WEIGHTS = ("normal", "ones", "negative", "normal", "large")
+MASKS = ("none", "causal", "none", "random")
 DYS = ("normal", "ones", "one_hot", "normal", "integers")
 OFFSETS = {"float64": (1e3, 1e6), "float32": (30.0, 1e3), "bfloat16": (2.0, 16.0), "float16": (2.0, 8.0)}
 POWERS = {"float64": 200, "float32": 18, "bfloat16": 12, "float16": 3}  # of x, far and still within the range
 
 
 def shapes(operation: str, fixed: tuple[int, ...] | None = None) -> list[Shape]:
-    """Shapes of an operation. fixed: what a module instance accepts, its normalized_shape or (inputs, units)."""
+    """Shapes of an operation. fixed: Capabilities.fixed_shape, what a module instance accepts."""
     if operation in cells():
         return list(CELLS) if fixed is None else [((rows, fixed[0]), fixed[1:]) for rows in (2, 1, 5, 17)]
+    if operation in blocks():
+        return _blocks(fixed)
     if operation in BY_ROWS:
         return list(ROWS) if fixed is None else [((rows, *fixed), fixed) for rows in (2, 1, 5, 33)]
     found = []
@@ -69,10 +78,24 @@ def shapes(operation: str, fixed: tuple[int, ...] | None = None) -> list[Shape]:
     return found
 
 
+def _blocks(fixed: tuple[int, ...] | None) -> list[Shape]:
+    """fixed: (heads,), 0 for any number, and the hidden units by units; or (heads, units of a head, hidden units)."""
+    if fixed is not None and len(fixed) == 3:
+        units = fixed[0] * fixed[1]
+        return [((rows, positions, units), fixed) for rows, positions in ((2, 3), (1, 5), (3, 1), (2, 4))]
+    heads, times = fixed or (0, 0)
+    found: list[Shape] = []
+    for x, (own, _, hidden) in BLOCKS:
+        count = heads or own
+        if x[2] % count == 0:
+            found.append((x, (count, x[2] // count, times * x[2] or hidden)))
+    return found
+
+
 def kind(operation: str, shape: Shape) -> tuple[int, int]:
     """Batch and normalised dimensions, or positional ones and 1: what a subject may refuse as a whole."""
     x, normalized = shape
-    if operation in cells():
+    if operation in cells() + blocks():
         return 1, 1
     return (len(x) - len(normalized), len(normalized)) if operation in BY_ROWS else (len(x) - 2, 1)
 
@@ -129,6 +152,7 @@ def make(
     x, normalized = shape
     seen = view_of(operation, x, normalized)
     parameter = normalized if operation in BY_ROWS else (x[1],)
+    known = find_operation(operation)
     limit = FORMATS[dtype].largest
 
     def array(values: Float64Array) -> FloatArray:
@@ -137,6 +161,9 @@ def make(
     values = {"x": _values(regime, 16 * seed, x, dtype)}
     if operation in cells():
         values |= _cell(operation, shape, affine, weight, dy, seed)
+    elif operation in blocks():
+        values |= _block(operation, shape, affine, weight, dy, seed)
+        normalized = normalized[:2]
     else:
         has_weight, has_bias = AFFINE[affine]
         if has_weight:
@@ -145,11 +172,11 @@ def make(
             values["bias"] = normal(16 * seed + 7, parameter)
         values["dy"] = _dy(dy, 16 * seed + 8, x)
     arrays = {name: array(found) for name, found in values.items()}
-    cotangents = find_operation(operation).cotangents
+    still = (*known.cotangents, *known.fixed)
     label = f"{operation}, x {list(x)}, N={seen.n}, {seen.groups} groups, {regime}, eps={eps:g}"
     return Case(
         operation=operation, dtype=dtype, normalized_shape=normalized, arrays=arrays, eps=eps,
-        requires_grad=tuple(name for name in arrays if name not in cotangents), device=device, label=label,
+        requires_grad=tuple(name for name in arrays if name not in still), device=device, label=label,
     )  # fmt: skip
 
 
@@ -175,11 +202,48 @@ def _cell(
             z = _weight(weight, own, known.cell.shape(name, extents))
         else:
             z = normal(own, known.cell.shape(name, extents)) / (2 if name.startswith("weight_h") else 1)
-        optional = known.gains if AFFINE[affine][0] is None else ()
-        optional += known.shifts if AFFINE[affine][1] is None else ()
-        if name not in optional:
+        if name not in _absent(known, affine):
             found[name] = z
     return found
+
+
+def _absent(known: Operation, affine: str) -> tuple[str, ...]:
+    """The gains and shifts that a case of this affine mode does not have."""
+    weight, bias = AFFINE[affine]
+    return (*(() if weight else known.gains), *(() if bias else known.shifts))
+
+
+def _block(
+    operation: str, shape: Shape, affine: str, weight: str, dy: str, seed: int
+) -> dict[str, Float64Array]:  # fmt: skip
+    """Parameters, mask and cotangent of a block; matrices keep the size of what they multiply."""
+    known = find_operation(operation)
+    assert known.block is not None
+    x, (heads, units, hidden) = shape
+    found: dict[str, Float64Array] = {}
+    for place, name in enumerate((*known.parameters, *known.cotangents)):
+        own = 64 * seed + place + 2_000_003
+        z: Float64Array
+        if name in known.cotangents:
+            z = _dy(dy, own, x)
+        else:
+            stored = known.block.shape(name, extents(x, (heads, units), hidden))
+            kind = "normal" if name == "gain_1" and weight == "large" else weight  # scores and hidden units follow it
+            z = _weight(kind, own, stored) if name in known.gains else normal(own, stored)
+            z = z / np.sqrt(stored[-1]) if len(stored) == 2 else z
+        if name not in _absent(known, affine):
+            found[name] = z
+    mask = mask_of(MASKS[seed % len(MASKS)], seed, x[1])
+    return found if mask is None else {**found, MASK: mask}
+
+
+def mask_of(kind: str, seed: int, positions: int) -> Float64Array | None:
+    """A mask of a kind of MASKS: 1 where the first index may attend to the second, always to itself; None for none."""
+    if kind == "none":
+        return None
+    causal = np.tri(positions)
+    drawn = integers(64 * seed + 3_000_017, (positions, positions), 0, 1)
+    return causal if kind == "causal" else np.maximum(drawn, np.eye(positions))
 
 
 def cases(support: Support, operation: str, count: int, seed: int) -> Iterator[Case]:
@@ -208,11 +272,15 @@ def resting(case: Case) -> Case:
 
 
 def reduced(subject: Subject, case: Case) -> Case:
-    """The case without the gains and shifts that the subject does not have."""
+    """The case without the gains and shifts that the subject does not have, and with a mask of the kind it has."""
     declared = subject.capabilities.parameters
     known = find_operation(case.operation)
     absent = [n for n in (*known.gains, *known.shifts) if declared is not None and n not in declared and case.has(n)]
-    return case.with_arrays(**dict.fromkeys(absent)) if absent else case
+    changed: dict[str, FloatArray | None] = dict.fromkeys(absent)
+    if known.block is not None and subject.capabilities.mask in ("", "causal"):
+        causal = FloatArray.of(np.tri(case.arrays["x"].shape[1]), case.dtype)
+        changed[MASK] = causal if subject.capabilities.mask else None
+    return case.with_arrays(**changed) if changed else case
 
 
 def _eps(support: Support, wanted: Any, regime: str) -> float:

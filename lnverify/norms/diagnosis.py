@@ -14,7 +14,7 @@ from lnverify.evaluation import Evaluation
 from lnverify.floats import FORMATS, Float64Array, FloatArray
 from lnverify.norms.exact import Exact
 from lnverify.norms.judge import judge, measured
-from lnverify.operation import cells
+from lnverify.operation import blocks, cells
 from lnverify.recipes import normal
 
 DEFAULTS = (1e-5, 1e-6, 1e-8, 1e-12)  # the eps that libraries fix
@@ -28,7 +28,7 @@ def cause(ev: Evaluation, output: str) -> str:
     Where y is wrong already nothing is said of how dx came about: it follows.
     """
     generic = f"{output} is wrong"
-    if ev.case.operation in cells() or output not in ("y", "dx"):
+    if ev.case.operation in cells() + blocks() or output not in ("y", "dx"):
         return generic
     if output == "dx" and judge(ev, "y").state == "violated":
         return generic

@@ -39,7 +39,7 @@ class Exact:
         self.wide = case.dtype == "float64"
         self.raw = case.arrays["x"].values
         self.x: Any = self.lift(self.raw)
-        if not self.operation.states:
+        if not (self.operation.states or self.operation.block):
             self._centre()
 
     def _centre(self) -> None:

@@ -10,10 +10,11 @@ from lnverify.case import Case
 from lnverify.evaluation import Evaluation
 from lnverify.floats import FORMATS, Float64Array, FloatArray, distance, error_in_ulp
 from lnverify.judgement import Judgement
+from lnverify.norms.blocks import BlockBounds, BlockExact
 from lnverify.norms.bound import NormBounds, due
 from lnverify.norms.cells import CellBounds, CellExact
 from lnverify.norms.exact import Exact
-from lnverify.operation import cells
+from lnverify.operation import blocks, cells
 from lnverify.oracle import Pair
 
 
@@ -22,6 +23,8 @@ def measure(case: Case, compute: str) -> NormBounds:
     """Exact results and bounds of a case, one object for the laws that look at it one after the other."""
     if case.operation in cells():
         return CellBounds(CellExact(case), FORMATS[compute])
+    if case.operation in blocks():
+        return BlockBounds(BlockExact(case), FORMATS[compute])
     return NormBounds(Exact(case), FORMATS[compute])
 
 

@@ -8,6 +8,7 @@ A case's `normalized_shape` is the extent of the part of x that shares one mean 
     batch_norm                    (N, C, *S)       (N, *S)               (N, C, S)          over N, S    (C,)
     layer_norm_channels           (N, C, *S)       (C,)                  (N, C, S)          over C       (C,)
     cells                         (N, K)           (H,) of the state     (N, H), of y       over H       (H,)
+    blocks                        (N, T, D)        (heads, D / heads)    (N T, D)           over D       (D,)
 
 so that the number of groups is C / normalized_shape[0], and a Request needs no other names than those of layer norm.
 """
@@ -19,7 +20,7 @@ from math import prod
 
 from lnverify.case import Case
 from lnverify.floats import Float64Array
-from lnverify.operation import cells
+from lnverify.operation import blocks, cells
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,8 @@ def view_of(operation: str, x: tuple[int, ...], normalized: tuple[int, ...]) -> 
         return View((prod(x[: len(x) - len(normalized)]), n), (1,), (1,))
     if operation in cells():
         return View((x[0], normalized[0]), (1,), (1,))
+    if operation in blocks():
+        return View((x[0] * x[1], x[2]), (1,), (1,))
     rows, channels, positions = x[0], x[1], prod(x[2:])
     if operation in ("group_norm", "instance_norm"):
         return View((rows, channels // normalized[0], normalized[0], positions), (2, 3), (1, 2))
