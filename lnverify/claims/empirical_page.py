@@ -28,17 +28,18 @@ networks, nor the other way round.
 
 Each seed is a pair of runs with the same initial weights and data. The median of the effect over the seeds is given
 with an interval by order statistics, which needs no distribution (the sign test; Conover, *Practical Nonparametric
-Statistics*, 3rd ed., 3.2). With {seeds} it holds the true median with a probability of {coverage} at least, for each
-effect alone: of many, some miss. A run that does not get to a loss is not left out; its effect is then known from one
-side, and the interval allows for it (∞).
+Statistics*, 3rd ed., 3.2). It holds the true median with a probability of {coverage} at least, with {seeds} seeds, for
+each effect alone: of many, some miss. A run that does not get to a loss is not left out; its effect is then known from
+one side, and the interval allows for it (∞).
 
 - *showed*: the interval lies on the side that the claim expects. *the opposite showed*: on the other.
 - *did not show*: it holds 1 (of a ratio) or 0 (of a difference), so that these runs do not tell.
 - *differs*, *no difference showed*: the same, where the claim expects neither side. *measured*: a number, which is
   compared with none.
 
-`{command}` runs it all again, in some minutes, and `{command} NAME` one experiment. The same versions on the same
-processor give the same numbers, except for *cost*, which is a time. These are from {versions} ({machine}).
+`{command}` runs it all again, in some minutes, and `{command} NAME` one experiment.
+The same versions on the same processor give the same numbers, except for *cost*, which is a time.
+These are from {versions}, on one thread ({machine}).
 
 | experiment | claims | effects |
 |---|---|---|
@@ -56,9 +57,9 @@ def page(results: Results) -> str:
     )
     counts = sorted({outcome.seeds for _, outcome in results})
     head = HEAD.format(
-        command=COMMAND, seeds=f"{' or '.join(map(str, counts))} seeds",
-        coverage=" or ".join(f"{float(coverage(n)):.1%}" for n in counts), versions=_versions(),
-        machine=f"{processor()}, one thread", summary=rows,
+        command=COMMAND, seeds=" or ".join(map(str, counts)),
+        coverage=f"{float(min(coverage(n) for n in counts)):.1%}", versions=_versions(), machine=processor(),
+        summary=rows,
     )  # fmt: skip
     return "\n".join([head, *(_section(entry, outcome, claims) for entry, outcome in results)])
 
@@ -100,7 +101,7 @@ def _in_words(effects: Sequence[Effect]) -> str:
     sentences = []
     for word, begin in (("showed", "Showed at this scale"), ("did not show", "Did not show"),
                         ("the opposite showed", "The opposite showed")):  # fmt: skip
-        if found := [effect.what for effect in asked if effect.shown == word]:
+        if found := [effect.what.partition(":")[0] for effect in asked if effect.shown == word]:
             sentences.append(f"{begin}, {len(found)} of {len(asked)}: {'; '.join(found)}.")
     return "\n".join(f"- {sentence}" for sentence in sentences)
 

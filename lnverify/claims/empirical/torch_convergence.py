@@ -56,7 +56,7 @@ def run(
                 f"{name} {_steps(values)} at a rate of {rate:.2g}"
                 for name, values, rate in zip(("without", "with"), reached, chosen, strict=True)
             )
-            what = f"{task.name}, {cell.upper()}: steps without layer norm over steps with it"
+            what = f"{task.name}, {cell.upper()}: steps without layer norm over steps with"
             pairs = ratios(reached[0].tolist(), reached[1].tolist(), size.steps)
             effects.append(Effect(("A80", "B12"), what, "ratio", 1, pairs, arms))
             panels.append(Panel(f"{cell.upper()}, {task.name}", "step", "loss", tuple(curves), "y"))

@@ -50,11 +50,11 @@ def run(
             what = f"{place}: gradient of the {where} block with {most} blocks over that with {least}"
             effects.append(Effect(("B47",), what, "ratio", 0, exact(change[place]), told))
         if end == 0:
-            what = f"gradient of the first block, {most} blocks over {least}: pre-LN over post-LN"
+            what = f"first block, {most} blocks over {least}: gradient, pre-LN over post-LN"
             effects.append(Effect(("B47",), what, "ratio", 1, exact(change["pre-LN"] / change["post-LN"]), told))
     share = {place: found[place][-1, 0] / found[place][-1, 1] for place in PLACES}
     told = ", ".join(f"{place} {np.median(share[place]):.3g}" for place in PLACES)
-    what = f"{most} blocks, gradient of the first over that of the last: pre-LN over post-LN"
+    what = f"first block over last, {most} blocks: gradient, pre-LN over post-LN"
     effects.append(Effect(("B47",), what, "ratio", 1, exact(share["pre-LN"] / share["post-LN"]), told))
     panels = tuple(
         Panel(f"the {where} block", "blocks", "norm of the gradient of its weights",

@@ -24,7 +24,7 @@ class Size:
     seeds: int = 6
     lowest: int = -6
     highest: int = 5
-    steps: int = 250
+    steps: int = 200
     batch: int = 8
     hidden: int = 16
     layers: int = 4
@@ -39,7 +39,7 @@ def run(
     size: Size = Size(), *, normalize: layers.Normalizer = layers.layer_norm, data: Digits | None = None,
     tell: Tell = lambda text: None,
 ) -> Outcome:  # fmt: skip
-    """For each network: how many rates work, and the first that diverges; with layer norm less without."""
+    """For each network: how many rates work, and from which on all diverge; with layer norm less without."""
     data = data or digits()
     task = rows_of(data)
     effects, panels = [], []
@@ -54,14 +54,14 @@ def run(
                       hidden=size.hidden, rule="sgd")
             )  # fmt: skip
             works.append(np.isfinite(steps_to(losses, task.chance / 2)).sum(axis=0))
-            stable.append(first_divergence(diverged(losses)))
+            stable.append(divergence(diverged(losses)))
             ends = np.minimum(smooth(losses)[-1], 10 * task.chance)
             curves.append(curve(arm, size.rates, ends.tolist()))
         told = f"without {np.median(works[0]):g}, with {np.median(works[1]):g} of {len(size.rates)}"
-        what = f"{name}: rates that reach the loss, with layer norm less without, in doublings"
+        what = f"{name}, rates that reach the loss: with layer norm less without, in doublings"
         effects.append(Effect(("B21",), what, "difference", 1, exact(works[1] - works[0]), told))
         told = f"without {_rate(size, stable[0])}, with {_rate(size, stable[1])}"
-        what = f"{name}: the first rate that diverges, with layer norm less without, in doublings"
+        what = f"{name}, rate from which on all diverge: with layer norm less without, in doublings"
         pairs = differences(stable[0].tolist(), stable[1].tolist(), len(size.rates))
         effects.append(Effect(("B21",), what, "difference", 1, pairs, told))
         panels.append(Panel(name, "learning rate", "loss at the end", tuple(curves), "xy"))
@@ -91,9 +91,13 @@ def _feed_forward(size: Size, data: Digits, norm: layers.Normalizer) -> Array:
     return train(loss, params, each(size.rates, size.seeds), size.steps, "sgd").reshape(size.steps, -1, size.seeds)
 
 
-def first_divergence(bad: Array) -> Array:
-    """The index of the smallest rate that diverges, of shape (rates, seeds); the number of rates where none does."""
-    return np.where(bad.any(axis=0), bad.argmax(axis=0), len(bad))
+def divergence(bad: Array) -> Array:
+    """The index of the rate from which on all diverge, of shape (rates, seeds); their number if the last does not.
+
+    Counted from above: a rate so small that nothing is learned may end above its first loss by chance.
+    """
+    good = ~bad[::-1]
+    return len(bad) - np.where(good.any(axis=0), good.argmax(axis=0), len(bad))
 
 
 def _rate(size: Size, first: Array) -> str:

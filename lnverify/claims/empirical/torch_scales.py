@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 from math import log
 
 import numpy as np
@@ -56,17 +57,17 @@ def run(
     at_best = [found.any(axis=0).sum(axis=0) for found in worked]
     at_one = [found.sum(axis=1).max(axis=0) for found in worked]
     effects = tuple(
-        Effect(("B21",), f"scales, of {len(size.scales)}, that reach the loss {how}, with layer norm less without",
+        Effect(("B21",), f"{how}: scales, of {len(size.scales)}, that reach the loss, with layer norm less without",
                "difference", 1, exact(counts[1] - counts[0]),
                f"without {np.median(counts[0]):g}, with {np.median(counts[1]):g}")
-        for how, counts in (("at some rate", at_best), ("at the one rate that serves most of them", at_one))
+        for how, counts in (("each scale at its best rate", at_best), ("all scales at one rate", at_one))
     )  # fmt: skip
     text = (
         f"A feed-forward network on digits with {size.layers} hidden layers of 32 units, whose hidden weights are "
-        f"drawn with the usual deviation (He et al. 2015) times {', '.join(f'{s:g}' for s in size.scales)}. Plain "
-        f"gradient descent, batches of {size.batch}, {size.steps} steps, rates "
-        f"{', '.join(f'{r:g}' for r in size.rates)}. It works if half of the loss of guessing is reached. "
-        f"{size.seeds} seeds."
+        "drawn with the usual deviation (He et al. 2015) times "
+        f"{', '.join(str(Fraction(s)) for s in size.scales)}. Plain gradient descent, batches of {size.batch}, "
+        f"{size.steps} steps, rates {', '.join(str(Fraction(r)) for r in size.rates)}. It works if half of the loss "
+        f"of guessing is reached. {size.seeds} seeds."
     )
     y = f"rates that work, of {len(size.rates)}"
     panel = Panel("digits", "scale of the initial weights", y, tuple(curves), "x")

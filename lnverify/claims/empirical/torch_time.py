@@ -34,7 +34,7 @@ def run(
         tell(arm)
         found[arm] = np.stack([_norms(size, scale, norm) for scale in size.scales])
         curves = [curve(f"scale {scale:g}", size.steps, found[arm][k].tolist()) for k, scale in enumerate(size.scales)]
-        panels.append(Panel(arm, "steps", "norm of the gradient for h, over that at the end", tuple(curves), "xy"))
+        panels.append(Panel(arm, "steps", "relative norm of the gradient", tuple(curves), "xy"))
     without, with_norm = (np.log10(found[arm][:, -1]) for arm in ("without", "layer norm"))
     last = size.steps[-1]
     effects = []
@@ -44,7 +44,7 @@ def run(
         pairs = exact(np.abs(without[k]) - np.abs(with_norm[k]))
         effects.append(Effect(("A45", "B45"), what, "difference", 1, pairs, told))
     spread = [values.max(axis=0) - values.min(axis=0) for values in (without, with_norm)]
-    what = f"powers of ten between the scales, over {last} steps, without layer norm less with"
+    what = f"between the scales: powers of ten over {last} steps, without layer norm less with"
     told = f"without {np.median(spread[0]):.1f}, with {np.median(spread[1]):.1f}"
     effects.append(Effect(("A45", "B45"), what, "difference", 1, exact(spread[0] - spread[1]), told))
     text = (
