@@ -45,7 +45,7 @@ EXPERIMENTS = (
     Experiment("scales", "Scales of the initial weights that work, with and without layer norm", ("B21",), 2),
     Experiment("batches", "Layer norm and batch norm with batches of 4 and of 128", ("A81", "B11"), 6),
     Experiment("maps", "Layer norm and batch norm in a small convolutional network", ("A60",), 3),
-    Experiment("time", "Gradients through time in a recurrent network", ("A45", "B45"), 2, ("torch",)),
+    Experiment("time", "Gradients through time in a recurrent network", ("A45", "B45", "A80"), 2, ("torch",)),
     Experiment("depth", "Gradients through the blocks of a Transformer", ("B47",), 3, ("torch",)),
     Experiment("cost", "Time of layer norm beside the product before it", ("B70",), 1, ("torch",)),
 )

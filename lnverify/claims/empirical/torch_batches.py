@@ -52,11 +52,11 @@ def run(
         claims = ("B11",) if batch == max(size.batches) else ("A81",)
         for arm in ("batch norm", "none"):
             says = 1 if arm == "batch norm" and claims == ("A81",) else 0
-            effects.append(_effect(claims, f"batches of {batch}: test loss, {arm} over layer norm", says,
+            effects.append(_effect(claims, f"batches of {batch}, {arm} over layer norm: test loss", says,
                                    found, errors, (arm, batch), ("layer norm", batch)))  # fmt: skip
     large, small = max(size.batches), min(size.batches)
     for arm, says in (("batch norm", 1), ("layer norm", 0)):
-        what = f"{arm}: test loss with batches of {small} over that with {large}"
+        what = f"{arm}, batches of {small} over {large}: test loss"
         effects.append(_effect(("A81",), what, says, found, errors, (arm, small), (arm, large)))
     ordered = sorted(size.batches)
     curves = tuple(curve(arm, ordered, [found[arm, batch].tolist() for batch in ordered]) for arm in arms)

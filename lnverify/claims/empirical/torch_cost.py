@@ -35,7 +35,7 @@ def run(size: Size = Size(), *, block: Block | None = None, tell: Tell = lambda 
     for k, hidden in enumerate(size.hidden):
         effects.append(Effect(("B70",), f"H = {hidden}: layer norm over product", "share", 0, exact(shares[k])))
     ends = [b / a for a, b in zip(shares[0], shares[-1], strict=True)]
-    what = f"share of layer norm at H = {size.hidden[-1]} over that at H = {size.hidden[0]}"
+    what = f"H = {size.hidden[-1]} over H = {size.hidden[0]}: share of layer norm"
     effects.append(Effect(("B70",), what, "ratio", 1, exact(ends)))
     panel = Panel("LSTM gates", "H", "layer norm over product, time", (curve("share", size.hidden, shares),), "xy")
     text = (

@@ -58,7 +58,7 @@ def run(
     effects.append(Effect(("B47",), what, "ratio", 1, exact(share["pre-LN"] / share["post-LN"]), told))
     panels = tuple(
         Panel(f"the {where} block", "blocks", "norm of the gradient of its weights",
-              tuple(curve(place, size.depths, found[place][:, end].tolist()) for place in PLACES), "xy")
+              tuple(curve(place, size.depths, found[place][:, end].tolist()) for place in PLACES[:2]), "xy")
         for end, where in enumerate(("first", "last"))
     )  # fmt: skip
     text = (

@@ -57,7 +57,7 @@ def run(
         steps = range(1, size.steps + 1)
         curves.append(curve(arm, list(steps)[thin], train_losses[thin, rate, size.tuning :].tolist()))
     effects = tuple(
-        Effect(("A60",), f"test loss, layer norm over {other}", "ratio", says,
+        Effect(("A60",), f"layer norm over {other}: test loss", "ratio", says,
                exact((found["layer norm"] / found[other]).tolist()), f"{told['layer norm']}; {told[other]}")
         for other, says in (("batch norm", 1), ("none", 0))
     )  # fmt: skip

@@ -16,6 +16,9 @@ from lnverify.claims.empirical.torch_layers import Params
 from lnverify.claims.empirical.torch_recurrent import CELLS
 from lnverify.claims.empirical.torch_training import Array, diverged, each, smooth, steps_to, sweep, train
 
+CUT = 20.0
+"""Losses beyond it, infinite ones among them, are drawn there."""
+
 
 @dataclass(frozen=True)
 class Size:
@@ -55,7 +58,7 @@ def run(
             )  # fmt: skip
             works.append(np.isfinite(steps_to(losses, task.chance / 2)).sum(axis=0))
             stable.append(divergence(diverged(losses)))
-            ends = np.minimum(smooth(losses)[-1], 10 * task.chance)
+            ends = np.minimum(smooth(losses)[-1], CUT)
             curves.append(curve(arm, size.rates, ends.tolist()))
         told = f"without {np.median(works[0]):g}, with {np.median(works[1]):g} of {len(size.rates)}"
         what = f"{name}, rates that reach the loss: with layer norm less without, in doublings"
@@ -64,7 +67,7 @@ def run(
         what = f"{name}, rate from which on all diverge: with layer norm less without, in doublings"
         pairs = differences(stable[0].tolist(), stable[1].tolist(), len(size.rates))
         effects.append(Effect(("B21",), what, "difference", 1, pairs, told))
-        panels.append(Panel(name, "learning rate", "loss at the end", tuple(curves), "xy"))
+        panels.append(Panel(name, "learning rate", f"loss at the end, cut at {CUT:g}", tuple(curves), "xy"))
     text = (
         f"RNN, LSTM and GRU of {size.hidden} units on digits by rows, and a feed-forward network with {size.layers} "
         f"hidden layers of 32 units. Plain gradient descent without momentum or clipping, batches of {size.batch}, "

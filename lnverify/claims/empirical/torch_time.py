@@ -42,11 +42,11 @@ def run(
         what = f"scale {scale:g}: powers of ten of growth or decay over {last} steps, without layer norm less with"
         told = f"without 10^{np.median(without[k]):.1f}, with 10^{np.median(with_norm[k]):.1f}"
         pairs = exact(np.abs(without[k]) - np.abs(with_norm[k]))
-        effects.append(Effect(("A45", "B45"), what, "difference", 1, pairs, told))
+        effects.append(Effect(("A45", "B45", "A80"), what, "difference", 1, pairs, told))
     spread = [values.max(axis=0) - values.min(axis=0) for values in (without, with_norm)]
     what = f"between the scales: powers of ten over {last} steps, without layer norm less with"
     told = f"without {np.median(spread[0]):.1f}, with {np.median(spread[1]):.1f}"
-    effects.append(Effect(("A45", "B45"), what, "difference", 1, exact(spread[0] - spread[1]), told))
+    effects.append(Effect(("A45", "B45", "A80"), what, "difference", 1, exact(spread[0] - spread[1]), told))
     text = (
         f"An untrained RNN of {size.hidden} units, tanh, with {size.inputs} normal inputs per step, whose recurrent "
         f"weights have the variance 1/{size.hidden} times the square of a scale "
