@@ -24,7 +24,7 @@ class Size:
 
     tuning: int = 2
     seeds: int = 6
-    rates: tuple[float, ...] = (2**-9, 2**-7, 2**-5)
+    rates: tuple[float, ...] = (2**-7, 2**-5, 2**-3)
     batch: int = 32
     steps: int = 100
     channels: tuple[int, int] = (8, 8)
@@ -66,7 +66,8 @@ def run(
         "followed by the norm and ReLU, then the mean over blocks of 4 x 4 places and a product. Layer norm is over "
         "channels and places, with a gain and a bias for each element; batch norm is per channel. Adam, batches of "
         f"{size.batch}, {size.steps} steps; loss of {len(data.test_x)} cases that were not trained on. {size.tuning} "
-        f"seeds choose the rate of each arm from {', '.join(f'{rate:.2g}' for rate in size.rates)}, {size.seeds} "
+        "seeds choose the rate of each arm by that loss from "
+        f"{', '.join(f'{rate:.2g}' for rate in size.rates)}, {size.seeds} "
         "others are measured."
     )
     panel = Panel("small convolutional network", "step", "training loss", tuple(curves), "y")
