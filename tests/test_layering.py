@@ -3,9 +3,10 @@
 The rules:
 1. A file imports lower floors; on its own floor only files of its own folder, and never in a circle.
 2. The package never imports the folders around it (properties, reference, benchmarks, tests), nor SymPy.
-3. A framework is imported at the top of a file in adapters or mutants only, of one that bears its name
-   (adapters/torch_module.py). Such a file is imported inside functions, or by another of that name: who does
+3. A framework is imported at the top of a file in adapters, mutants or claims/empirical only, of one that bears its
+   name (adapters/torch_module.py). Such a file is imported inside functions, or by another of that name: who does
    not ask for a framework does not pay for it.
+   Within claims only claims/empirical imports one at all: what the ledger decides, it decides without.
 4. Hypothesis is imported where cases are drawn only, and inside functions, for the same reason.
 """
 
@@ -77,6 +78,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "history",
         "history.*",
     ),
+    ("claims.empirical", "claims.empirical.*"),  # what is measured of what is said about it all
     ("claims", "claims.*"),  # what is said about it all, and whether that is so
     ("cli", "cli.*", "in_pytest"),  # what people call
     ("", "__main__"),  # the front page, lnverify/__init__.py
@@ -84,7 +86,8 @@ FLOORS: tuple[tuple[str, ...], ...] = (
 # Plain facts that the front page holds and every file may read.
 FACTS = {"__version__"}
 AROUND = {"properties", "reference", "benchmarks", "tests"}
-FRAMEWORKS = {"torch", "jax", "jaxlib", "flax", "onnx", "onnxruntime"}
+FRAMEWORKS = {"torch", "jax", "jaxlib", "flax", "onnx", "onnxruntime", "sklearn", "matplotlib"}
+HOMES = {"adapters", "mutants", "claims.empirical"}
 DRAWING = {"strategies", "examination", "shrink", "claims.table1"}
 
 
@@ -144,10 +147,10 @@ def floor_of(name: str) -> int:
 
 
 def framework_of(name: str) -> str | None:
-    """The framework whose name a file of adapters or mutants bears: torch for adapters.torch_module."""
+    """The framework whose name a file of HOMES bears: torch for adapters.torch_module."""
     folder, _, file = name.rpartition(".")
     first = file.split("_")[0]
-    return first if folder in {"adapters", "mutants"} and first in FRAMEWORKS else None
+    return first if folder in HOMES and first in FRAMEWORKS else None
 
 
 def _folder(name: str, is_package: bool) -> str:
@@ -170,6 +173,8 @@ def violations(files: dict[str, tuple[str, bool]]) -> Iterator[str]:
             top = found.base.split(".")[0]
             if top in AROUND or top == "sympy":
                 yield f"{where}, imports {top}: it is not there where only the wheel is installed."
+            elif top in FRAMEWORKS and name.startswith("claims.") and not name.startswith("claims.empirical."):
+                yield f"{where}, imports {top}: of the claims, claims/empirical alone does."
             elif top in FRAMEWORKS and found.at_top and framework_of(name) != top:
                 yield f"{where}, imports {top} at the top: import it inside the function that needs it."
             elif top == "hypothesis" and (found.at_top or name not in DRAWING):
@@ -235,12 +240,15 @@ def test_every_file_keeps_the_rules() -> None:
         ("mutants.numerics", "from lnverify.adapters.torch import make", "and torch with it"),
         ("strategies", "from hypothesis import given", "imports hypothesis"),
         ("evaluation", "def f():\n    import hypothesis", "imports hypothesis"),
+        ("claims.geometry", "def f():\n    import torch", "claims/empirical alone does"),
+        ("claims.empirical.figure", "import matplotlib", "imports matplotlib at the top"),
+        ("claims.empirical.tasks", "from lnverify.claims import ledger", "of a higher floor"),
     ],
 )
 def test_a_breach_is_found(name: str, source: str, sentence: str) -> None:
-    files = dict.fromkeys(("", "case", "adapters", "adapters.torch", "laws", "mutants"), ("", False))
+    files = dict.fromkeys(("", "case", "adapters", "adapters.torch", "laws", "mutants", "claims.ledger"), ("", False))
     files |= {"floats": ("from lnverify.errors import UsageError", False), "errors": ("", False)}
-    files |= dict.fromkeys(("", "adapters", "laws", "mutants"), ("", True))
+    files |= dict.fromkeys(("", "adapters", "laws", "mutants", "claims", "claims.empirical"), ("", True))
     found = list(violations(files | {name: (source, False)}))
     assert len(found) == 1, found
     assert sentence in found[0]
@@ -254,6 +262,9 @@ def test_a_breach_is_found(name: str, source: str, sentence: str) -> None:
         ("adapters.numpy", "def f():\n    from lnverify.adapters.torch import make"),
         ("adapters.torch", "import torch"),
         ("mutants.torch_modules", "import torch"),
+        ("claims.empirical.torch_cost", "import torch"),
+        ("claims.empirical.figure", "def f():\n    import matplotlib"),
+        ("claims.page", "from lnverify.claims.empirical.experiments import EXPERIMENTS"),
         ("mutants.numerics", "def f():\n    import torch"),
         ("runner", "from lnverify.shrink import not_written_yet"),
         ("mutants.correct", "def f():\n    from lnverify.adapters import torch"),

@@ -86,8 +86,11 @@ def no_index_of_units(stats: Callable[..., Any] = statistics) -> Iterator[Readin
     found = stats(x)
     yield exactly("numbers of means and deviations for 3 cases of 5 units", (found["mu"].size, found["r"].size), (3, 3))
     yield equal("x̂ from these two numbers per case", (x - found["mu"][:, None]) * found["r"][:, None], layer_norm(x))
-    per_unit = (x - x.sum(axis=0) / 3) / sqrt(((x - x.sum(axis=0) / 3) ** 2).sum(axis=0) / 3)
-    yield refute("x̂ with a mean and a deviation for each unit", per_unit, layer_norm(x))
+    small = balls([[0, 1], [-1, 0]])  # with smaller entries a row or a column is constant, and gives 0/0
+    for what, a in (("the rows (0, 1) and (-1, 0)", small), ("3 cases of 5 units", x)):
+        centred = a - a.sum(axis=0) / len(a)
+        per_unit = centred / sqrt((centred**2).sum(axis=0) / len(a))
+        yield refute(f"x̂ with a mean and a deviation for each unit, {what}", per_unit, layer_norm(a))
 
 
 @claim(
@@ -242,10 +245,11 @@ def hidden_state(normalize: Normalizer = layer_norm) -> Iterator[Reading]:
     mean, square = moments(hat)
     yield equal("mean of the normalised summed inputs", mean, 0)
     yield equal("their mean square", square, 1)
-    mean, square = moments(tanh(hat))
-    yield refute("deviation of h = tanh(LN(a)), and 1", sqrt(balls(square - mean * mean)), 1)
-    shifted, _ = moments(tanh(normalize(a, beta=np.full(8, 1))))
-    yield refute("mean of h = tanh(LN(a) + 1), and 0", shifted, 0)
+    for what, row in (("a = (0, 1)", balls([0, 1])), ("8 units", a)):
+        mean, square = moments(tanh(normalize(row)))
+        yield refute(f"deviation of h = tanh(LN(a)), and 1, {what}", sqrt(balls(square - mean * mean)), 1)
+        shifted, _ = moments(tanh(normalize(row, beta=np.full(len(row), 1))))
+        yield refute(f"mean of h = tanh(LN(a) + 1), and 0, {what}", shifted, 0)
     yield at_most("largest |x̂| for H = 8, and sqrt(7)", abs(hat), ball(7).sqrt())
     yield equal("x̂ of the one-hot row of 8, and sqrt(7)", normalize([1] + [0] * 7)[0], ball(7).sqrt())
 

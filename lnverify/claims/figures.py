@@ -41,6 +41,13 @@ _figure(
     "The paper has validation curves on the CNN corpus alone, and no such numbers.",
 )
 _figure(
+    "B88",
+    "Results, skip-thoughts",
+    "Without layer norm gradients must be clipped at 10 and late epochs are unstable; with it nothing explodes.",
+    "out of reach",
+    "The paper reports no instability there: both networks are trained alike, and the one with layer norm faster.",
+)
+_figure(
     "B83",
     "Results, handwriting",
     "Negative log likelihood of 850 with layer norm and 920 without after 500 epochs, 7.6 % better.",

@@ -122,7 +122,7 @@ def single_case(normalize: Normalizer = layer_norm) -> Iterator[Reading]:
     "Thanks to its invariance, training depends less on the initialisation and on the learning rate.",
     "empirical",
     "What can be proved is that the gradient shrinks as the weights grow (and has no component along them, eps 0): a "
-    "scale of the weights acts like a learning rate. Whether training profits is a matter of experiment, not run here.",
+    "scale of the weights acts like a learning rate. Whether training profits is a matter of experiment.",
     proofs=("radial-gradient",),
 )
 def scale_and_gradient(backward: Callable[..., Any] = vjp) -> Iterator[Reading]:

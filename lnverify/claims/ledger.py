@@ -25,7 +25,8 @@ from lnverify.errors import InternalError, UsageError
 
 VERDICTS = ("true", "conditional", "false", "empirical", "out of reach")
 TOPICS = (
-    "definition", "contrast", "invariance", "backward", "cells", "depth", "norms", "geometry", "cost", "figures",
+    "definition", "contrast", "invariance", "backward", "cells", "depth", "norms", "geometry", "training", "cost",
+    "figures",
 )  # fmt: skip
 PROVE = "python reference/prove_claims.py"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from lnverify.claims.empirical.experiments import COMMAND, experiments_of
 from lnverify.claims.ledger import DOCUMENTS, PROVE, VERDICTS, Claim
 from lnverify.claims.reading import Reading
 
@@ -46,7 +47,7 @@ MEANS = {
     "true": "holds as it is stated",
     "conditional": "holds under the condition that is given",
     "false": "refuted, or contradicted by the paper that it reports on",
-    "empirical": "a matter of training runs, none of which is run here",
+    "empirical": f"a matter of training runs: `{COMMAND}` makes small ones ([empirical.md](empirical.md))",
     "out of reach": "cannot be decided here; the reason is given",
 }
 
@@ -88,8 +89,11 @@ def _entry(entry: Claim, readings: Sequence[Reading]) -> str:
         text.append(f"Proved for every H: {', '.join(entry.proofs)}.\n")
     if entry.laws:
         text.append(f"Laws: {', '.join(f'[{law}](laws/{law}.md)' for law in entry.laws)}.\n")
-    if entry.without:
+    experiments = experiments_of(entry.id)
+    if entry.without and not experiments:
         text.append(f"Nothing runs: {entry.without}\n")
+    for experiment in experiments:
+        text.append(f"Measured: [{experiment.title}](empirical.md#{experiment.name}), `{experiment.command}`.\n")
     return "\n".join(text)
 
 

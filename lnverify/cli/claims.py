@@ -21,12 +21,16 @@ STYLES = {"true": "green", "conditional": "yellow", "false": "red"}
 
 @click.command("claims", short_help="Show claims about layer norm, and run their evidence.")
 @click.argument("ids", nargs=-1, metavar="[ID]...")
-@click.option("--page", "path", type=click.Path(path_type=Path), metavar="FILE", help="Write all claims as a page.")
-def command(ids: tuple[str, ...], path: Path | None) -> int:
+@click.option("--page", "path", type=click.Path(path_type=Path), metavar="FILE", help="Write all of it as a page.")
+@click.option("--empirical", is_flag=True, help="Run small experiments on what is empirical, some minutes in all.")
+def command(ids: tuple[str, ...], path: Path | None, empirical: bool) -> int:
     """Show what two documents and the paper claim about layer norm, with a verdict, and run the evidence.
 
     An ID is that of a claim (B20), or how several begin (A, B8). With one, everything about these claims is shown.
     Exit status 1 if evidence does not agree with its verdict.
+
+    With --empirical an ID is the name of an experiment, or a claim that one is about. Its results are measurements: the
+    exit status is 0 if it could run. It needs torch and scikit-learn, and for --page matplotlib.
     """
     from rich.table import Table
     from rich.text import Text
@@ -35,6 +39,10 @@ def command(ids: tuple[str, ...], path: Path | None) -> int:
     from lnverify.errors import UsageError
     from lnverify.reports.console import make_console
 
+    if empirical:
+        from lnverify.cli import claims_empirical
+
+        return claims_empirical.run(ids, path)
     if path is not None:
         if ids:
             raise UsageError("--page writes every claim: leave the ids out.")
@@ -59,19 +67,21 @@ def command(ids: tuple[str, ...], path: Path | None) -> int:
         for entry, readings in runs:
             if entry.topic == topic:
                 table.add_row(f"  {entry.id}", Text(entry.verdict, STYLES.get(entry.verdict, "dim")), entry.statement,
-                              _agreement(readings))  # fmt: skip
+                              _agreement(entry, readings))  # fmt: skip
         console.print(table)
         console.print()
     return _summary(runs, console)
 
 
-def _agreement(readings: Sequence[Reading]) -> Text:
+def _agreement(entry: Claim, readings: Sequence[Reading]) -> Text:
     """Whether what ran agrees with the verdict, in a word or two."""
     from rich.text import Text
 
+    from lnverify.claims.empirical.experiments import experiments_of
+
     bad = sum(not r.holds for r in readings)
     if not readings:
-        return Text("nothing runs", "dim")
+        return Text("nothing runs" if not experiments_of(entry.id) else "--empirical", "dim")
     return Text(f"{bad} DISAGREE", "bold red") if bad else Text(f"{len(readings)} agree", "green")
 
 
@@ -80,6 +90,7 @@ def _show(entry: Claim, readings: Sequence[Reading], console: Console) -> None:
     from rich.padding import Padding
     from rich.text import Text
 
+    from lnverify.claims.empirical.experiments import experiments_of
     from lnverify.claims.ledger import PROVE
 
     def prose(text: str, indent: int = 4) -> None:
@@ -106,8 +117,12 @@ def _show(entry: Claim, readings: Sequence[Reading], console: Console) -> None:
     if entry.laws:
         prose(f"laws    {', '.join(entry.laws)}")
         console.print(Text(f"            lnverify check --select {','.join(entry.laws)}", "dim"), soft_wrap=True)
-    if entry.without:
+    experiments = experiments_of(entry.id)
+    if entry.without and not experiments:
         prose(f"nothing runs: {entry.without}")
+    for experiment in experiments:
+        prose(f"measured    {experiment.title}")
+        console.print(Text(f"            {experiment.command}", "dim"), soft_wrap=True)
     console.print()
 
 
