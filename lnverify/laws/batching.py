@@ -147,8 +147,10 @@ def empty_batch(ev: Evaluation) -> Outcome:
     again = ev.again(chosen)
     response = again.response
     if response.refusal is not None:
-        return Outcome("crashed", np.inf, "y", (), f"An empty batch of shape {shape} is refused: {response.refusal}",
-                       "an empty batch is refused", case=chosen)  # fmt: skip
+        backward = response.phase == "backward"
+        text = f"An empty batch of shape {shape} is refused{' in the backward' * backward}: {response.refusal}"
+        output = "dx" if backward else "y"
+        return Outcome("crashed", np.inf, output, (), text, "an empty batch is refused", case=chosen)
     problem = ""
     y = response.arrays.get("y")
     if y is None or y.shape != shape:

@@ -112,6 +112,8 @@ class _Script:
         for line in self.setup:
             if found := re.fullmatch(r"(module\.[\w.]+)\.data = (weight|bias)", line):
                 self.leaves[found[2]] = found[1]
+        if not self.case["train"] and any(line.startswith("module = ") for line in self.setup):
+            self.setup.append("module.eval()")
         if not filled[-1].startswith("y = "):
             raise UnwritableError
         self.expression = filled[-1].removeprefix("y = ")

@@ -259,6 +259,8 @@ def case_text(observation: Observation) -> str:
     layouts = [f"{name} {layout}" for name, layout in case["layouts"].items() if layout != "contiguous"]
     words += [text for text in layouts if text not in label]
     present = [a for a in ("x", "weight", "bias") if a in case["arrays"]]
+    own = {name: case["arrays"][name]["dtype"] for name in present}
+    words += [f"{name} {dtype}" for name, dtype in own.items() if dtype != own.get("x", dtype)]
     if case["requires_grad"] and set(present) - set(case["requires_grad"]):
         words.append("requires_grad " + " ".join(case["requires_grad"]))
     if case["grad_mode"] != "enabled":
