@@ -14,6 +14,7 @@ from lnverify.evaluation import Evaluator
 from lnverify.floats import FORMATS, FloatArray
 from lnverify.formulas import norms as formulas
 from lnverify.mutants import norm_correct, norm_mutants
+from lnverify.norm_examination import FIXED
 from lnverify.norm_shrink import NormShrinker, flattened
 from lnverify.norms.bound import NormBounds
 from lnverify.norms.cases import cases, make, shapes
@@ -161,6 +162,26 @@ def test_cases_are_the_same_each_time_and_of_the_right_shape() -> None:
 
 
 @pytest.mark.parametrize("name", norms())
+def test_every_shape_meets_every_affine_form_and_most_regimes(name: str) -> None:
+    support = find_support(subject(name), name, "float32", "cpu")
+    assert not isinstance(support, str)
+    met: dict[tuple[int, ...], set[str]] = {}
+    for case in cases(support, name, FIXED, 0):
+        met.setdefault(case.arrays["x"].shape, set()).update((case.affine, case.label.split(", ")[-2]))
+    assert len(met) in (17, 19, 23)  # primes: in step with no other level
+    assert all(len(levels) >= len(support.affine) + 6 for levels in met.values())
+
+
+def test_shapes_reach_beyond_the_blocks_of_kernels() -> None:
+    views = [view(make("group_norm", "float32", shape, "none", 1e-5)) for shape in shapes("group_norm")]
+    assert any(seen.shape[1] == 48 for seen in views)
+    assert any(seen.shape[1] * seen.shape[2] > 64 for seen in views)
+    assert any(seen.shape[2] > 32 or seen.shape[1] % 32 for seen in views)
+    assert any(seen.shape[3] > 1024 for seen in views)
+    assert any(seen.shape[0] > 64 for seen in views)
+
+
+@pytest.mark.parametrize("name", norms())
 def test_shrinking_ends_at_a_smallest_case(name: str) -> None:
     case = ordinary(name)[5]
 
@@ -186,7 +207,7 @@ def test_every_operation_has_two_mutants_or_more_and_a_right_one() -> None:
         wrong = [m.id for m in norm_mutants() if m.operation == name]
         assert len(wrong) >= (1 if name == "instance_norm" else 2), name
         assert [c.id for c in norm_correct() if c.operation == name], name
-    assert len([m for m in norm_mutants() if m.operation == "rms_norm"]) == 13
+    assert len([m for m in norm_mutants() if m.operation == "rms_norm"]) == 14
 
 
 @pytest.mark.parametrize("mutant", norm_mutants(), ids=lambda m: m.id)

@@ -34,6 +34,7 @@ SINGLE_UP = ("float32", "bfloat16", "float16")
 SIXTEEN = ("bfloat16", "float16")
 FORWARD = ("y", "dx", "dweight")  # what a wrong forward spoils: the gradients use its statistics
 GRADIENTS = ("dx", "dweight", "dbias")
+NORMS = ("torch_norms", "torch_norm_blocks")
 CELLS = ("torch_cells", "torch_lstm", "torch_gru", "torch_layers")
 WRONG = ("numerics", "numerics_root", "numerics_layout", "numerics_backward", "numerics_columns")
 
@@ -153,13 +154,13 @@ def _collect(name: str, modules: tuple[str, ...], *torch_modules: str) -> list[A
 
 def norm_mutants() -> list[Mutant]:
     """Wrong norms other than layer norm, and wrong cells, sorted by id."""
-    found: list[Mutant] = _collect("MUTANTS", ("norms",), "torch_norms", *CELLS)
+    found: list[Mutant] = _collect("MUTANTS", ("norms",), *NORMS, *CELLS)
     return found
 
 
 def norm_correct() -> list[Correct]:
     """Right norms other than layer norm, and right cells, sorted by id."""
-    found: list[Correct] = _collect("CORRECT", ("norms",), "torch_norms", *CELLS)
+    found: list[Correct] = _collect("CORRECT", ("norms",), *NORMS, *CELLS)
     return found
 
 
