@@ -86,4 +86,5 @@ KILLS: dict[str, tuple[str, str]] = {
     "LN806": ("lstm-other-output", "float32"),
     "LN807": ("lstm-normalised-carry", "float32"),
     "LN808": ("lstm-over-time", "float32"),
+    "LN809": ("norms-rms-frozen-weight", "float32"),
 }
