@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lnverify.errors import UsageError
-from lnverify.operation import cells, derived
+from lnverify.operation import cells, derived, norms
 
 if TYPE_CHECKING:
     from lnverify.case import Case
@@ -121,8 +121,8 @@ class Law:
     once: bool = False  # looks at one ordinary case only (module laws)
 
     def covers(self, operation: str) -> bool:
-        """Whether it says something of an operation; 'derived' stands for norms other than layer norm and for cells."""
-        several = {"derived": derived, "cells": cells}.get(self.operation)
+        """Whether it says something of an operation; 'derived' stands for 'norms' other than layer norm and 'cells'."""
+        several = {"derived": derived, "cells": cells, "norms": norms}.get(self.operation)
         return operation in several() if several else self.operation == operation
 
     @property

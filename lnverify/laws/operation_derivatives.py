@@ -1,4 +1,4 @@
-"""LN809 and on: gradients of norms and cells that are asked for alone."""
+"""LN809, LN813, LN814: gradients of norms and cells asked for alone; forward mode and double backward of norms."""
 
 from __future__ import annotations
 
@@ -9,10 +9,14 @@ import numpy as np
 
 from lnverify.case import Case
 from lnverify.evaluation import Evaluation
-from lnverify.law import INAPPLICABLE, VACUOUS, Outcome, law
-from lnverify.norms.judge import judge, judge_values, measured
+from lnverify.floats import FORMATS
+from lnverify.law import INAPPLICABLE, VACUOUS, Outcome, first_bad, law
+from lnverify.norms.bound import NormBounds
+from lnverify.norms.cases import with_tangents
+from lnverify.norms.judge import judge, judge_values, measure, measured
 from lnverify.operation import operation
 
+DERIVED = "the derived programs of reference/norms.py; running errors, Higham (2002), 3.3"
 ASKED = "a gradient depends on which arguments require one"
 
 
@@ -74,3 +78,69 @@ def _subsets(case: Case, present: list[str]) -> Iterator[tuple[str, ...]]:
     for group in groups:
         if subset := tuple(name for name in group if name in present):
             yield subset
+
+
+def _bounds(ev: Evaluation) -> NormBounds:
+    """In 16 bits those of code that computes in the storage format, in which derivatives are composed."""
+    return measure(ev.case, ev.case.dtype) if FORMATS[ev.case.dtype].precision <= 11 else measured(ev)
+
+
+def _right(ev: Evaluation, *outputs: str) -> bool:
+    """Whether LN801 and LN802 find no fault with these outputs."""
+    return all(judge(ev, output).state in ("holds", "vacuous") for output in outputs)
+
+
+@law("LN813", name="operation-jvp", severity="error", operation="norms", needs=("ty",), limit=24, source=DERIVED)
+def operation_jvp(ev: Evaluation) -> Outcome:
+    """The jvp of a norm is the derivative of y along the tangents: along all of them, and along each alone.
+
+    Bound: the running error of the derived forward mode, x seeded as in LN802; in 16 bits with u of the storage format.
+    """
+    if not _right(ev, "y"):
+        return INAPPLICABLE
+    full = with_tangents(ev.case)
+    present = full.requires_grad
+    alone = [full.with_arrays(**{f"t{n}": None for n in present if n != kept}) for kept in present if len(present) > 1]
+    return first_bad(_along(ev.again(case)) for case in (full, *alone))
+
+
+def _along(ev: Evaluation) -> Outcome:
+    answer = ev.ask("ty")
+    got = answer.arrays.get("ty")
+    if answer.refusal is not None or got is None:
+        return INAPPLICABLE  # what is refused misleads nobody, and no tangent is a zero one
+    judgement = judge_values(_bounds(ev), "ty", got)
+    outcome = judgement.outcome("the jvp is wrong")
+    return replace(outcome, case=ev.case) if outcome.bad else outcome
+
+
+@law("LN814", name="operation-double-backward", severity="error", operation="norms", needs=("d2x",), limit=24,
+     source=DERIVED)  # fmt: skip
+def operation_double_backward(ev: Evaluation) -> Outcome:
+    """The gradients of a norm can be differentiated: d2x, d2weight, d2bias and d2dy are the vjp of the vjp.
+
+    Bound: the running error of that derived program, x seeded as in LN802; in 16 bits with u of the storage format.
+    What is missing is right iff the exact result is within the bound of zero.
+    """
+    if not ev.case.has("dy") or not _right(ev, "y", *ev.case.gradients()):
+        return INAPPLICABLE
+    again = ev.again(with_tangents(ev.case))
+    answer = again.second_order
+    if answer.refusal is not None:
+        text = f"The double backward is refused: {answer.refusal}"
+        cause = "the double backward is refused"
+        return Outcome("crashed", np.inf, "d2x", message=text, cause=cause, case=again.case)
+    bounds, best = _bounds(again), VACUOUS
+    for name in (*(f"d2{argument}" for argument in again.case.requires_grad), "d2dy"):
+        got = answer.arrays.get(name)
+        if got is None:
+            if (np.abs(bounds.exact.pair(name).hi) > bounds.bound(name)).any():
+                text = f"The double backward gives no {name} where it is not zero."
+                cause = f"the double backward lacks {name}"
+                return Outcome("violated", np.inf, name, message=text, cause=cause, case=again.case)
+            continue
+        outcome = judge_values(bounds, name, got).outcome(f"the double backward is wrong in {name}")
+        if outcome.bad:
+            return replace(outcome, case=again.case)
+        best = _nearer(best, outcome)
+    return best

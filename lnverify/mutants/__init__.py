@@ -34,7 +34,7 @@ SINGLE_UP = ("float32", "bfloat16", "float16")
 SIXTEEN = ("bfloat16", "float16")
 FORWARD = ("y", "dx", "dweight")  # what a wrong forward spoils: the gradients use its statistics
 GRADIENTS = ("dx", "dweight", "dbias")
-NORMS = ("torch_norms", "torch_norm_blocks", "torch_norm_gradients")
+NORMS = ("torch_norms", "torch_norm_blocks", "torch_norm_gradients", "torch_running", "torch_weight_norm")
 CELLS = ("torch_cells", "torch_lstm", "torch_gru", "torch_layers")
 WRONG = ("numerics", "numerics_root", "numerics_layout", "numerics_backward", "numerics_columns")
 

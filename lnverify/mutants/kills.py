@@ -87,4 +87,9 @@ KILLS: dict[str, tuple[str, str]] = {
     "LN807": ("lstm-normalised-carry", "float32"),
     "LN808": ("lstm-over-time", "float32"),
     "LN809": ("norms-rms-frozen-weight", "float32"),
+    "LN810": ("norms-running-deviation", "float32"),
+    "LN811": ("norms-running-biased", "float32"),
+    "LN812": ("norms-eval-updates", "float32"),
+    "LN813": ("norms-rms-constant-in-jvp", "float32"),
+    "LN814": ("norms-rms-constant-in-backward", "float32"),
 }

@@ -40,8 +40,7 @@ def instance_1024_positions(x: Any, weight: Any = None, bias: Any = None, eps: f
 def batch_64_rows(x: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
     """dweight and dbias are summed over the first 64 rows only."""
     y = normalized(x, (0, *range(2, x.dim())), eps)
-    fixed = [None if p is None else p.detach() for p in (weight, bias)]
-    return torch.cat([affine(y[:64], weight, bias), affine(y[64:], *fixed)])
+    return torch.cat([affine(y[:64], weight, bias), affine(y[64:], _constant_from(weight, 0), _constant_from(bias, 0))])
 
 
 def channels_whole_blocks(x: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:

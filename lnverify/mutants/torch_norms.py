@@ -207,11 +207,11 @@ def outside_by_hand(x: Any, normalized_shape: Any, weight: Any = None, bias: Any
     return y if bias is None else y + bias
 
 
-def right(operation: str, function: Any) -> Correct:
+def right(operation: str, function: Any, **more: Any) -> Correct:
     """A right implementation that is named and described by its function."""
     sentence = " ".join((function.__doc__ or "").split())
     name = function.__name__.replace("_", "-")
-    return Correct(f"norms-{name}", sentence, operation=operation, framework="torch", target=function)
+    return Correct(f"norms-{name}", sentence, operation=operation, framework="torch", target=function, **more)
 
 
 CORRECT = [

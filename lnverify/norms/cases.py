@@ -7,12 +7,15 @@ group has two numbers or more where a mean is subtracted: one alone is its own m
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from lnverify.case import Case
 from lnverify.floats import FORMATS, Float64Array, FloatArray, round_values
+from lnverify.norms.running_statistics import given_statistics
 from lnverify.norms.views import view_of
 from lnverify.operation import cells
 from lnverify.operation import operation as find_operation
@@ -35,10 +38,14 @@ CHANNELS = (
     (3, 6), (8, 4), (33, 2), (2, 2, 2, 3, 2), (1, 96, 3), (1, 4, 2, 2, 4), (2, 3, 129), (17, 3, 9), (70, 34),
     (2, 2, 1031), (67, 3, 4), (2, 33, 2, 3), (1, 66, 2), (1, 67, 1, 2),
 )  # fmt: skip
+MATRICES = (  # of weights, of which each row has a norm
+    (4, 3), (1, 8), (8, 1), (33, 5), (6, 4, 3), (3, 257), (2, 3, 2, 2), (70, 34), (1, 2, 2, 3, 2), (5, 33), (2, 1031),
+)  # fmt: skip
 CELLS: tuple[Shape, ...] = (  # (rows, inputs), (units,)
     ((2, 3), (4,)), ((1, 5), (8,)), ((3, 2), (2,)), ((5, 7), (16,)), ((2, 1), (33,)), ((17, 4), (5,)), ((4, 64), (32,)),
     ((1, 1), (3,)), ((2, 2), (3,)),
 )  # fmt: skip
+LARGEST = 1 << 14  # elements of x, where a fixed number of channels makes a shape larger
 REGIMES = (
     "normal", "offset", "normal", "outlier", "integers", "scaled", "normal", "far", "alternating", "tiny", "constant",
     "huge", "step",
@@ -52,23 +59,42 @@ POWERS = {"float64": 200, "float32": 18, "bfloat16": 12, "float16": 3}  # of x, 
 
 
 def shapes(operation: str, fixed: tuple[int, ...] | None = None) -> list[Shape]:
-    """Shapes of an operation. fixed: what a module instance accepts, its normalized_shape or (inputs, units)."""
+    """Shapes of an operation.
+
+    fixed: what a module instance accepts, its normalized_shape, (inputs, units), or (channels, groups).
+    """
     if operation in cells():
         return list(CELLS) if fixed is None else [((rows, fixed[0]), fixed[1:]) for rows in (2, 1, 5, 17)]
     if operation in BY_ROWS:
         return list(ROWS) if fixed is None else [((rows, *fixed), fixed) for rows in (2, 1, 5, 33)]
-    found = []
-    for place, x in enumerate(CHANNELS):
+    if operation == "weight_norm":
+        return [(x, x[1:]) for x in MATRICES]
+    found: list[Shape] = []
+    for place, template in enumerate(CHANNELS):
+        x = template if fixed is None else (template[0], fixed[0], *template[2:])
+        if fixed is not None and (prod(x) > LARGEST or x in (shape for shape, _ in found)):
+            continue
         channels, positions = x[1], x[2:]
         divisors = [d for d in range(1, channels + 1) if channels % d == 0]
         normalized = {
-            "group_norm": (divisors[place % len(divisors)], *positions),
+            "group_norm": (divisors[place % len(divisors)] if fixed is None else channels // fixed[1], *positions),
             "instance_norm": (1, *positions),
             "batch_norm": (x[0], *positions),
+            "batch_norm_eval": (x[0], *positions),
         }.get(operation, (channels,))
-        if view_of(operation, x, normalized).n > 1:
+        if view_of(operation, x, normalized).n > 1 or operation == "batch_norm_eval":
             found.append((x, normalized))
     return found
+
+
+def fits(case: Case, fixed: tuple[int, ...]) -> bool:
+    """Whether a module instance that is fixed to these sizes (see `shapes`) takes a case."""
+    x, normalized = case.arrays["x"].shape, case.normalized_shape
+    if case.operation in BY_ROWS:
+        return normalized == fixed
+    if case.operation in cells():
+        return (x[1], *normalized) == fixed
+    return x[1] == fixed[0] and (case.operation != "group_norm" or normalized[0] * fixed[1] == x[1])
 
 
 def kind(operation: str, shape: Shape) -> tuple[int, int]:
@@ -76,6 +102,7 @@ def kind(operation: str, shape: Shape) -> tuple[int, int]:
     x, normalized = shape
     if operation in cells():
         return 1, 1
+    # the dimensions of a row of weights count as positions do
     return (len(x) - len(normalized), len(normalized)) if operation in BY_ROWS else (len(x) - 2, 1)
 
 
@@ -131,12 +158,16 @@ def make(
     x, normalized = shape
     seen = view_of(operation, x, normalized)
     parameter = normalized if operation in BY_ROWS else (x[1],)
+    if operation == "weight_norm":
+        parameter = (x[0], *(1 for _ in normalized))
     limit = FORMATS[dtype].largest
 
     def array(values: Float64Array) -> FloatArray:
         return FloatArray.of(np.clip(values, -limit, limit), dtype)
 
-    values = {"x": _values(regime, 16 * seed, x, dtype)}
+    # ||x|| may rightly be clamped at 1e-12, as in torch.nn.functional.normalize: no weights are that small
+    range_of = "float32" if operation == "weight_norm" and dtype == "float64" else dtype
+    values = {"x": _values(regime, 16 * seed, x, range_of)}
     if operation in cells():
         values |= _cell(operation, shape, affine, weight, dy, seed)
     else:
@@ -146,12 +177,14 @@ def make(
         if has_bias:
             values["bias"] = normal(16 * seed + 7, parameter)
         values["dy"] = _dy(dy, 16 * seed + 8, x)
+        if find_operation(operation).data:
+            values |= given_statistics(values["x"], 16 * seed + 11, x[1])
     arrays = {name: array(found) for name, found in values.items()}
-    cotangents = find_operation(operation).cotangents
+    known = find_operation(operation)
     label = f"{operation}, x {list(x)}, N={seen.n}, {seen.groups} groups, {regime}, eps={eps:g}"
     return Case(
         operation=operation, dtype=dtype, normalized_shape=normalized, arrays=arrays, eps=eps,
-        requires_grad=tuple(name for name in arrays if name not in cotangents), device=device, label=label,
+        requires_grad=tuple(name for name in known.arguments if name in arrays), device=device, label=label,
     )  # fmt: skip
 
 
@@ -200,6 +233,17 @@ def cases(support: Support, operation: str, count: int, seed: int) -> Iterator[C
             _eps(support, EPS[(k + k // 8) % len(EPS)], regime), regime, WEIGHTS[k % len(WEIGHTS)],
             DYS[(k // 3) % len(DYS)], k + 1, support.device,
         ))  # fmt: skip
+
+
+def with_tangents(case: Case) -> Case:
+    """The case with a tangent of each argument and a cotangent of each gradient, and all gradients asked for."""
+    arrays = {}
+    present = [name for name in find_operation(case.operation).arguments if case.has(name)]
+    for number, name in enumerate(present):
+        for kind, prefix in enumerate("tv"):
+            array = case.arrays[name]
+            arrays[prefix + name] = FloatArray.of(normal(7 + 10 * number + kind, array.shape), array.dtype)
+    return replace(case.with_arrays(**arrays), requires_grad=tuple(present))
 
 
 def resting(case: Case) -> Case:

@@ -13,7 +13,8 @@ from lnverify.judgement import Judgement
 from lnverify.norms.bound import NormBounds, due
 from lnverify.norms.cells import CellBounds, CellExact
 from lnverify.norms.exact import Exact
-from lnverify.operation import cells
+from lnverify.norms.running_statistics import EvaluationBounds
+from lnverify.operation import cells, operation
 
 
 @lru_cache(maxsize=16)
@@ -21,7 +22,8 @@ def measure(case: Case, compute: str) -> NormBounds:
     """Exact results and bounds of a case, one object for the laws that look at it one after the other."""
     if case.operation in cells():
         return CellBounds(CellExact(case), FORMATS[compute])
-    return NormBounds(Exact(case), FORMATS[compute])
+    kind = EvaluationBounds if operation(case.operation).data else NormBounds
+    return kind(Exact(case), FORMATS[compute])
 
 
 def measured(ev: Evaluation) -> NormBounds:
