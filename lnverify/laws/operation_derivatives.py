@@ -11,6 +11,7 @@ from lnverify.case import Case
 from lnverify.evaluation import Evaluation
 from lnverify.floats import FORMATS
 from lnverify.law import INAPPLICABLE, VACUOUS, Outcome, first_bad, law
+from lnverify.laws.autodiff import present_parameters
 from lnverify.norms.bound import NormBounds
 from lnverify.norms.cases import with_tangents
 from lnverify.norms.judge import judge, judge_values, measure, measured
@@ -128,7 +129,7 @@ def operation_double_backward(ev: Evaluation) -> Outcome:
     answer = again.second_order
     if answer.refusal is not None:
         text = f"The double backward is refused: {answer.refusal}"
-        cause = "the double backward is refused"
+        cause = f"the double backward is refused {present_parameters(again.case)}"
         return Outcome("crashed", np.inf, "d2x", message=text, cause=cause, case=again.case)
     bounds, best = _bounds(again), VACUOUS
     for name in (*(f"d2{argument}" for argument in again.case.requires_grad), "d2dy"):
