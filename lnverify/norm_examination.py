@@ -10,9 +10,9 @@ from lnverify.evaluation import Evaluation
 from lnverify.examination import Examination
 from lnverify.finding import Result
 from lnverify.floats import FORMATS
-from lnverify.law import Law, Outcome
+from lnverify.law import INAPPLICABLE, Law, Outcome
 from lnverify.norm_shrink import NormShrinker
-from lnverify.norms.cases import cases
+from lnverify.norms.cases import cases, fits
 from lnverify.norms.views import view
 from lnverify.operation import blocks, cells
 
@@ -67,4 +67,9 @@ class NormExamination(Examination):
     def _shrunk(
         self, law: Law, check: Callable[[Case], Outcome], budget: float, cause: str, case: Case, outcome: Outcome
     ) -> tuple[Case, Outcome]:
-        return NormShrinker(check, budget, self.support.affine, cause, self.support.eps).run(case, outcome)
+        fixed = self.support.subject.capabilities.fixed_shape
+
+        def able(candidate: Case) -> Outcome:
+            return check(candidate) if fixed is None or fits(candidate, fixed) else INAPPLICABLE
+
+        return NormShrinker(able, budget, self.support.affine, cause, self.support.eps).run(case, outcome)

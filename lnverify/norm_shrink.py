@@ -16,6 +16,7 @@ from lnverify.norms.views import view
 from lnverify.operation import blocks, operation
 from lnverify.shrink import SIMPLE_EPS, Shrinker
 
+OF_X = ("x", "dy", "tx", "vx")  # arrays of x's shape
 SIZES = (1, 2, 3, 4, 5, 8)
 
 
@@ -27,7 +28,7 @@ class NormShrinker(Shrinker):
         plain = flattened(case)
         if plain is not case:
             yield plain
-        axes = (0,) if case.operation in BY_ROWS or case.has("h") else (0, 1) if case.operation in blocks() else (0, 2)
+        axes = (0,) if _matrix(case) or case.has("h") else (0, 1) if case.operation in blocks() else (0, 2)
         for axis in axes:
             yield from self._along(plain, axis)
 
@@ -76,13 +77,18 @@ class NormShrinker(Shrinker):
                 yield self._with(case, "x", rounded)
 
 
+def _matrix(case: Case) -> bool:
+    """Whether x can be looked at as rows of numbers."""
+    return case.operation in BY_ROWS or case.operation == "weight_norm"
+
+
 def flattened(case: Case) -> Case:
     """The case with one batch and one normalised dimension, or one of positions; itself where it is so already."""
     x = case.arrays["x"]
     if case.operation in blocks():
         return case
     seen = view(case)
-    if case.operation in BY_ROWS:
+    if _matrix(case):
         shape: tuple[int, ...] = seen.shape
         normalized: tuple[int, ...] = (seen.n,)
     elif len(x.shape) <= 3:
@@ -93,7 +99,7 @@ def flattened(case: Case) -> Case:
     if x.shape == shape:
         return case
     arrays = {
-        name: FloatArray(array.dtype, array.bits.reshape(shape if name in ("x", "dy") else _parameter(case, shape)))
+        name: FloatArray(array.dtype, array.bits.reshape(shape if name in OF_X else _parameter(case, shape)))
         for name, array in case.arrays.items()
     }
     return _cut(case, arrays, normalized)
@@ -107,21 +113,21 @@ def taken(case: Case, axis: int, size: int) -> Case | None:
         return _block(case, axis, size)
     x = case.arrays["x"].shape
     shape = tuple(size if place == axis else extent for place, extent in enumerate(x))
-    normalized = (size,) if case.operation in BY_ROWS and axis == 1 else case.normalized_shape
-    if case.operation not in BY_ROWS:
+    normalized = (size,) if _matrix(case) and axis == 1 else case.normalized_shape
+    if not _matrix(case):
         if case.operation == "group_norm" and shape[1] % case.normalized_shape[0]:
             return None
         normalized = _normalized(case, shape)
     arrays = {}
     for name, array in case.arrays.items():
         bits = array.bits
-        if name in ("x", "dy"):
+        if name in OF_X:
             bits = np.take(bits, range(size), axis=axis)
-        elif axis == 1:
+        elif axis == (0 if case.operation == "weight_norm" else 1):
             bits = bits[:size]
         arrays[name] = FloatArray(array.dtype, np.ascontiguousarray(bits))
     cut = _cut(case, arrays, normalized)
-    return cut if view(cut).n > 1 or operation(case.operation).formula == "rms_norm" else None
+    return cut if view(cut).n > 1 or not operation(case.operation).centred else None
 
 
 def _cell(case: Case, axis: int, size: int) -> Case | None:
@@ -166,7 +172,7 @@ def _block(case: Case, axis: int, size: int) -> Case | None:
 
 
 def _normalized(case: Case, shape: tuple[int, ...]) -> tuple[int, ...]:
-    if case.operation == "batch_norm":
+    if case.operation.startswith("batch_norm"):
         return (shape[0], *shape[2:])
     if case.operation == "layer_norm_channels":
         return (shape[1],)
@@ -174,7 +180,7 @@ def _normalized(case: Case, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _parameter(case: Case, shape: tuple[int, ...]) -> tuple[int, ...]:
-    return (shape[1],)
+    return (shape[0], 1) if case.operation == "weight_norm" else (shape[1],)
 
 
 def _cut(case: Case, arrays: dict[str, FloatArray], normalized: tuple[int, ...]) -> Case:

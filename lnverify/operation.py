@@ -9,6 +9,7 @@ gradient `dx` in the double backward is `vx`, and its results are `d2x`, `d2weig
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from lnverify.block import FAMILY, MASK, Block
 from lnverify.block import named_variants as named_blocks
@@ -34,11 +35,20 @@ class Operation:
     cell: Cell | None = None  # axes and normalisations of a recurrent cell
     block: Block | None = None  # those of a transformer block
     fixed: tuple[str, ...] = ()  # arrays that are not differentiated; they may be absent
+    data: tuple[str, ...] = ()  # arrays that the formula takes and nothing is differentiated by
+    tracked: tuple[str, ...] = ()  # arrays that a subject may be given to bring up to date, and that decide nothing
+    required: tuple[str, ...] = ()  # parameters that may not be absent
+    centred: bool = True  # a mean of x is subtracted
 
     @property
     def arguments(self) -> tuple[str, ...]:
         """Every differentiable argument."""
         return self.inputs + self.states + self.parameters
+
+    @property
+    def beside(self) -> tuple[str, ...]:
+        """Every array that is neither an argument nor a cotangent."""
+        return self.data + self.tracked
 
     @property
     def gains(self) -> tuple[str, ...]:
@@ -73,17 +83,25 @@ OPERATIONS = {
 }
 
 
-def _norm(name: str, formula: str = "", bias: bool = True, default: str = "") -> None:
+MOMENTUM = 0.25  # of running statistics, wherever one can be given
+RUNNING = ("running_mean", "running_var")
+
+
+def _norm(name: str, formula: str = "", bias: bool = True, eps: bool = True, **more: Any) -> None:
     parameters = ("weight", "bias") if bias else ("weight",)
-    OPERATIONS[name] = Operation(name, ("x",), parameters, ("y",), ("eps",), formula=formula or name, default=default)
+    OPERATIONS[name] = Operation(
+        name, ("x",), parameters, ("y",), ("eps",) * eps, formula=formula or name, **{"default": "", **more}
+    )
 
 
-_norm("rms_norm", bias=False, default="torch.nn.functional.rms_norm")
+_norm("rms_norm", bias=False, centred=False, default="torch.nn.functional.rms_norm")
 _norm("group_norm", default="torch.nn.functional.group_norm")
 _norm("instance_norm", formula="group_norm", default="torch.nn.functional.instance_norm")  # one channel in each group
-_norm("batch_norm", default="torch.nn.functional.batch_norm")
+_norm("batch_norm", tracked=RUNNING, default="torch.nn.functional.batch_norm")
+_norm("batch_norm_eval", data=RUNNING, centred=False, default="torch.nn.functional.batch_norm")
 _norm("layer_norm_channels")
 _norm("layer_norm_eps_outside")
+_norm("weight_norm", bias=False, eps=False, centred=False, required=("weight",), default="torch._weight_norm")
 
 
 for _name, _family, _variant, _cell in named_variants():

@@ -25,10 +25,10 @@ from lnverify.adapters.numpy_bare import scalars
 from lnverify.adapters.signature import (
     Signature,
     affine_modes,
-    fixed_eps,
     forward_names,
     match,
     match_pair,
+    operation_eps,
     parameters,
     preset_eps,
 )
@@ -60,11 +60,11 @@ def adapt(obj: Any, target: str, options: Declaration) -> Subject:
         other = companion(options.backward, obj, target)
         signature, matched = match_pair(parameters(obj), parameters(other), target, options.arguments, allowed)
         backward = (other, matched)
-    fixed = fixed_eps(signature.has("eps"), preset_eps(obj) if options.eps is None else options.eps, target)
-    returns = results(signature, options.returns)
     known = operation(options.operation or "layer_norm")
     if known.block is not None:
         raise SignatureError(f"{target}: {known.name} is called in torch only: write it in torch.")
+    fixed = operation_eps(known, signature, preset_eps(obj) if options.eps is None else options.eps, target)
+    returns = results(signature, options.returns)
     names = known.arguments
     taken = tuple(name for name in names if signature.has(name) or (name in known.states and signature.has("state")))
     function = obj
@@ -83,7 +83,7 @@ def adapt(obj: Any, target: str, options: Declaration) -> Subject:
                 return Response(refusal=f"TypeError: {target} has no parameter for {name}")
         held = {
             name: hold(request.arrays[name], request.layouts.get(name, "contiguous"))
-            for name in (*names, "dy")
+            for name in (*names, *known.beside, "dy")
             if name in request.arrays and not (name == "dy" and request.layouts.get(name) == "output")
         }
         return attempt(

@@ -14,11 +14,11 @@ from typing import Any
 
 from lnverify.block import MASK
 from lnverify.errors import SignatureError
-from lnverify.operation import Operation
+from lnverify.operation import MOMENTUM, RUNNING, Operation
 from lnverify.operation import operation as find_operation
 
 SYNONYMS: dict[str, tuple[str, ...]] = {
-    "x": ("x", "input", "hidden_states", "inp", "a", "inputs", "tensor", "data", "src"),
+    "x": ("x", "input", "hidden_states", "inp", "a", "inputs", "tensor", "data", "src", "v"),
     "weight": ("weight", "gamma", "scale", "g", "w", "a_2", "weights"),
     "bias": ("bias", "beta", "offset", "b", "shift", "b_2"),
     "eps": ("eps", "epsilon", "variance_epsilon", "layer_norm_eps", "layernorm_epsilon"),
@@ -48,15 +48,17 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
 }
 FORWARD = ("x", "weight", "bias", "eps", "normalized_shape", "axis", "dtype")
 BACKWARD = ("dy", *FORWARD, "y", "mean", "rstd", "saved")
-# What a norm other than layer norm may be asked for besides; running statistics are None: they decide nothing here.
+# What a norm other than layer norm may be asked for besides; in training running statistics are None as a rule.
 OWN: dict[str, tuple[str, ...]] = {
     "group_norm": ("num_groups",),
-    "batch_norm": ("training", "running_mean", "running_var"),
+    "batch_norm": ("training", "momentum", *RUNNING),
+    "batch_norm_eval": ("training", *RUNNING),
 }
 # torch's C functions have no signature that Python could inspect.
 BUILTINS: dict[str, str] = {
     "torch.layer_norm": "input, normalized_shape, weight=None, bias=None, eps=1e-05",
     "torch.native_layer_norm": "input, normalized_shape, weight, bias, eps",
+    "torch._weight_norm": "v, g, dim=0",
 }
 DESTINATIONS = ("y", "mean", "rstd", "dx", "dweight", "dbias")  # what a callable may write its results into
 EMPTY = inspect.Parameter.empty
@@ -123,6 +125,8 @@ def forward_names(operation: str, found: list[inspect.Parameter] | None) -> tupl
     known = find_operation(operation)
     if known.block is not None:
         return ("x", "eps", "heads", MASK, *known.parameters)
+    if operation == "weight_norm":
+        return ("x", "weight")
     return (*FORWARD, *OWN.get(operation, ())) if known.cell is None else cell_names(known, found)
 
 
@@ -139,7 +143,9 @@ def own_values(operation: str, x: tuple[int, ...], normalized_shape: tuple[int, 
     """Values of the names in OWN: the number of groups follows from the channels that share a mean."""
     if operation == "group_norm":
         return {"num_groups": x[1] // normalized_shape[0]}
-    return {"training": True} if operation == "batch_norm" else {}
+    if operation == "batch_norm":
+        return {"training": True, "momentum": MOMENTUM}
+    return {"training": False} if operation == "batch_norm_eval" else {}
 
 
 def axis(normalized_shape: tuple[int, ...]) -> int | tuple[int, ...]:
@@ -312,6 +318,16 @@ def fixed_eps(signature_has_eps: bool, declared: float | None, label: str) -> fl
             "?eps=1e-6 or @lnverify.subject(eps=1e-6)."
         )
     return declared
+
+
+def operation_eps(known: Operation, signature: Signature, declared: float | None, label: str) -> float | None:
+    """The same for an operation, 0 where it knows no eps. Raises SignatureError for data that it does not take too."""
+    if missing := [name for name in known.data if not signature.has(name)]:
+        raise SignatureError(
+            f"{label} has no parameter for {missing[0]!r}, without which there is no {known.name}: declare it, "
+            f"?map=theirs:{missing[0]}."
+        )
+    return fixed_eps(signature.has("eps"), declared, label) if "eps" in known.scalars else 0.0
 
 
 def affine_modes(has_weight: bool, has_bias: bool) -> tuple[str, ...]:

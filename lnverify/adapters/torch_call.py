@@ -77,13 +77,13 @@ def answer(
     arguments = tuple(n for n in known.arguments if n in request.arrays)
     held = {
         name: hold(request.arrays[name], request.layouts.get(name, "contiguous"), request.device)
-        for name in (*arguments, *known.cotangents)
+        for name in (*arguments, *known.beside, *known.cotangents)
         if name in request.arrays and not (name == "dy" and request.layouts.get(name) == "output")
     }
     if request.grad_mode == "inference" and not request.requires_grad:
         with torch.inference_mode():  # made there, x is a tensor that keeps no version
             held["x"] = hold(request.arrays["x"], request.layouts.get("x", "contiguous"), request.device)
-    tensors = {name: held[name].tensor for name in arguments}
+    tensors = {name: held[name].tensor for name in (*arguments, *known.beside) if name in held}
 
     def body(state: Attempt) -> None:
         run = _Run(request, state, arguments, held, returns)
@@ -186,6 +186,9 @@ class _Run:
         for name, value in {**named, "y": y}.items():
             if name in self.request.wanted:
                 self.give(name, value)
+        for name in operation(self.request.operation).tracked:
+            if name in self.request.wanted and name in self.held:
+                self.give(name, self.held[name].tensor)
         if not isinstance(y, torch.Tensor):
             raise TypeError(f"y is a {type(y).__name__}, a tensor is expected")
         return y, extra, named

@@ -21,10 +21,10 @@ from lnverify.adapters.locate import companion, source_of
 from lnverify.adapters.signature import (
     Signature,
     affine_modes,
-    fixed_eps,
     forward_names,
     match,
     match_pair,
+    operation_eps,
     parameters,
     preset_eps,
 )
@@ -57,11 +57,11 @@ def adapt(obj: Any, target: str, options: Declaration) -> Subject:
         other = companion(options.backward, obj, target)
         signature, matched = match_pair(found, parameters(other), target, options.arguments, allowed)
         backward = (other, matched)
-    fixed = fixed_eps(signature.has("eps"), preset_eps(obj) if options.eps is None else options.eps, target)
+    known = operation(options.operation or "layer_norm")
+    fixed = operation_eps(known, signature, preset_eps(obj) if options.eps is None else options.eps, target)
     returns = results(signature, options.returns)
     if getattr(obj, "__name__", "").startswith("native_layer_norm") and len(returns) == 1:
         returns = ("y", "mean", "rstd")
-    known = operation(options.operation or "layer_norm")
     apart = bool(known.cell or known.block)
     names = known.arguments
     taken = tuple(name for name in names if signature.has(name) or (name in known.states and signature.has("state")))
@@ -112,6 +112,7 @@ def adapt(obj: Any, target: str, options: Declaration) -> Subject:
                 *outputs(taken, returns, backward is not None, bool(signature.wants)),
                 *(returns[1:] if known.cell is not None else ()),
                 *(("lengths",) if signature.has("lengths") else ()),
+                *(("running",) if known.tracked and all(map(signature.has, (*known.tracked, "momentum"))) else ()),
             ),
             eps=fixed,
             max_dims=signature.max_dims,

@@ -193,6 +193,86 @@ def batch_norm_jvp(
     return {"y_dot": y_dot}
 
 
+def batch_norm_eval(
+    x: Any, gamma: Any, beta: Any, running_mean: Any, running_var: Any, eps: Any
+) -> dict[str, Any]:
+    """Batch normalisation in evaluation.
+
+    Source: Ioffe and Szegedy 2015, algorithm 2, step 11.
+    """
+    sizes(
+        "",
+        x=(x, "bcs"),
+        gamma=(gamma, "c"),
+        beta=(beta, "c"),
+        running_mean=(running_mean, "c"),
+        running_var=(running_var, "c"),
+        eps=(eps, "c", ""),
+    )
+    d = x - running_mean[:, None]
+    r = 1 / sqrt(eps + running_var)
+    xhat = r[:, None] * d
+    y = gamma[:, None] * xhat + beta[:, None]
+    return {"y": y, "r": r, "xhat": xhat}
+
+
+def batch_norm_eval_vjp(
+    x: Any, gamma: Any, beta: Any, running_mean: Any, running_var: Any, eps: Any, y_bar: Any
+) -> dict[str, Any]:
+    """Reverse mode of `batch_norm_eval`: the adjoints of its inputs but those that are fixed."""
+    sizes(
+        "",
+        x=(x, "bcs"),
+        gamma=(gamma, "c"),
+        beta=(beta, "c"),
+        running_mean=(running_mean, "c"),
+        running_var=(running_var, "c"),
+        eps=(eps, "c", ""),
+        y_bar=(y_bar, "bcs"),
+    )
+    d = x - running_mean[:, None]
+    r = 1 / sqrt(eps + running_var)
+    xhat = r[:, None] * d
+    xhat_bar = gamma[:, None] * y_bar
+    d_bar = r[:, None] * xhat_bar
+    x_bar = d_bar
+    gamma_bar = contract("bcs,bcs->c", xhat, y_bar)
+    beta_bar = contract("bcs->c", y_bar)
+    return {"x_bar": x_bar, "gamma_bar": gamma_bar, "beta_bar": beta_bar}
+
+
+def batch_norm_eval_jvp(
+    x: Any,
+    gamma: Any,
+    beta: Any,
+    running_mean: Any,
+    running_var: Any,
+    eps: Any,
+    x_dot: Any,
+    gamma_dot: Any,
+    beta_dot: Any,
+) -> dict[str, Any]:
+    """Forward mode of `batch_norm_eval`: the tangent of y."""
+    sizes(
+        "",
+        x=(x, "bcs"),
+        gamma=(gamma, "c"),
+        beta=(beta, "c"),
+        running_mean=(running_mean, "c"),
+        running_var=(running_var, "c"),
+        eps=(eps, "c", ""),
+        x_dot=(x_dot, "bcs"),
+        gamma_dot=(gamma_dot, "c"),
+        beta_dot=(beta_dot, "c"),
+    )
+    d = x - running_mean[:, None]
+    r = 1 / sqrt(eps + running_var)
+    xhat = r[:, None] * d
+    xhat_dot = r[:, None] * x_dot
+    y_dot = gamma[:, None] * xhat_dot + gamma_dot[:, None] * xhat + beta_dot[:, None]
+    return {"y_dot": y_dot}
+
+
 def layer_norm_channels(x: Any, gamma: Any, beta: Any, eps: Any) -> dict[str, Any]:
     """Layer normalisation over the channels of each position, given x, gamma, beta, eps.
 
@@ -323,4 +403,44 @@ def layer_norm_eps_outside_jvp(
     xhat = r[:, None] * d
     xhat_dot = r_dot[:, None] * d + r[:, None] * d_dot
     y_dot = gamma * xhat_dot + gamma_dot * xhat + beta_dot
+    return {"y_dot": y_dot}
+
+
+def weight_norm(x: Any, gamma: Any) -> dict[str, Any]:
+    """Weight normalisation, given x, gamma.
+
+    Source: Salimans and Kingma 2016, equation 2.
+    """
+    sizes("", x=(x, "bi"), gamma=(gamma, "b"))
+    ss = contract("bi,bi->b", x, x)
+    r = 1 / sqrt(ss)
+    xhat = r[:, None] * x
+    y = gamma[:, None] * xhat
+    return {"y": y, "ss": ss, "r": r, "xhat": xhat}
+
+
+def weight_norm_vjp(x: Any, gamma: Any, y_bar: Any) -> dict[str, Any]:
+    """Reverse mode of `weight_norm`: the adjoints of its inputs but those that are fixed."""
+    sizes("", x=(x, "bi"), gamma=(gamma, "b"), y_bar=(y_bar, "bi"))
+    ss = contract("bi,bi->b", x, x)
+    r = 1 / sqrt(ss)
+    xhat = r[:, None] * x
+    xhat_bar = gamma[:, None] * y_bar
+    r_bar = contract("bi,bi->b", x, xhat_bar)
+    ss_bar = -(r**3) * r_bar / 2
+    x_bar = 2 * ss_bar[:, None] * x + r[:, None] * xhat_bar
+    gamma_bar = contract("bi,bi->b", xhat, y_bar)
+    return {"x_bar": x_bar, "gamma_bar": gamma_bar}
+
+
+def weight_norm_jvp(x: Any, gamma: Any, x_dot: Any, gamma_dot: Any) -> dict[str, Any]:
+    """Forward mode of `weight_norm`: the tangent of y."""
+    sizes("", x=(x, "bi"), gamma=(gamma, "b"), x_dot=(x_dot, "bi"), gamma_dot=(gamma_dot, "b"))
+    ss = contract("bi,bi->b", x, x)
+    ss_dot = 2 * contract("bi,bi->b", x, x_dot)
+    r = 1 / sqrt(ss)
+    r_dot = -(r**3) * ss_dot / 2
+    xhat = r[:, None] * x
+    xhat_dot = r[:, None] * x_dot + r_dot[:, None] * x
+    y_dot = gamma[:, None] * xhat_dot + gamma_dot[:, None] * xhat
     return {"y_dot": y_dot}

@@ -121,7 +121,7 @@ def double_backward(ev: Evaluation) -> Outcome:
     return outcome
 
 
-def _parameters(case: Case) -> str:
+def present_parameters(case: Case) -> str:
     """'with a bias and no weight'."""
     return {(True, True): "with weight and bias", (True, False): "with a weight and no bias",
             (False, True): "with a bias and no weight", (False, False): "without parameters",
@@ -137,7 +137,7 @@ def _second_order(again: Evaluation) -> Outcome:
             "d2x",
             (),
             text,
-            f"the double backward is refused {_parameters(again.case)}",
+            f"the double backward is refused {present_parameters(again.case)}",
             case=again.case,
         )
     best: Outcome = INAPPLICABLE

@@ -34,6 +34,10 @@ SINGLE_UP = ("float32", "bfloat16", "float16")
 SIXTEEN = ("bfloat16", "float16")
 FORWARD = ("y", "dx", "dweight")  # what a wrong forward spoils: the gradients use its statistics
 GRADIENTS = ("dx", "dweight", "dbias")
+NORMS = (
+    "torch_norms", "torch_norm_calls", "torch_norm_blocks", "torch_norm_gradients", "torch_running",
+    "torch_weight_norm",
+)  # fmt: skip
 CELLS = ("torch_cells", "torch_lstm", "torch_gru", "torch_layers", "torch_states")
 BLOCKS = ("torch_blocks", "torch_encoders")
 WRONG = ("numerics", "numerics_root", "numerics_layout", "numerics_backward", "numerics_columns")
@@ -154,13 +158,13 @@ def _collect(name: str, modules: tuple[str, ...], *torch_modules: str) -> list[A
 
 def norm_mutants() -> list[Mutant]:
     """Wrong norms other than layer norm, wrong cells and blocks, sorted by id."""
-    found: list[Mutant] = _collect("MUTANTS", ("norms",), "torch_norms", "torch_norm_calls", *CELLS, *BLOCKS)
+    found: list[Mutant] = _collect("MUTANTS", ("norms",), *NORMS, *CELLS, *BLOCKS)
     return found
 
 
 def norm_correct() -> list[Correct]:
     """Right norms other than layer norm, right cells and blocks, sorted by id."""
-    found: list[Correct] = _collect("CORRECT", ("norms",), "torch_norms", *CELLS, *BLOCKS)
+    found: list[Correct] = _collect("CORRECT", ("norms",), *NORMS, *CELLS, *BLOCKS)
     return found
 
 

@@ -7,11 +7,11 @@ from typing import Any
 import torch
 
 from lnverify.mutants import Mutant
-from lnverify.mutants.torch_norms import _affine, _grouped, _normalized
+from lnverify.mutants.torch_norms import affine, grouped, normalized
 
 
 def _group(x: Any, num_groups: int, weight: Any, bias: Any, eps: float) -> Any:
-    return _affine(_normalized(_grouped(x, num_groups), 2, eps).reshape(x.shape), weight, bias)
+    return affine(normalized(grouped(x, num_groups), 2, eps).reshape(x.shape), weight, bias)
 
 
 def strides_ignored(x: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
@@ -28,13 +28,13 @@ def statistics_by_address() -> Any:
     def norm(x: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
         if torch.is_grad_enabled():
             return _group(x, num_groups, weight, bias, eps)
-        rows = _grouped(x, num_groups)
+        rows = grouped(x, num_groups)
         key = (x.data_ptr(), x.shape, x.dtype, num_groups)
         if key not in kept:
             kept.clear()
             kept[key] = rows.var(2, correction=0, keepdim=True)
         y = (rows - rows.mean(2, keepdim=True)) * torch.rsqrt(kept[key] + eps)
-        return _affine(y.reshape(x.shape), weight, bias)
+        return affine(y.reshape(x.shape), weight, bias)
 
     return norm
 
@@ -42,9 +42,9 @@ def statistics_by_address() -> Any:
 def inference_unbiased(x: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
     """Where nothing requires a gradient the variance is divided by N - 1."""
     correction = 0 if torch.is_grad_enabled() and x.requires_grad else 1
-    rows = _grouped(x, num_groups)
+    rows = grouped(x, num_groups)
     correction *= rows.shape[2] > 1
-    return _affine(_normalized(rows, 2, eps, correction).reshape(x.shape), weight, bias)
+    return affine(normalized(rows, 2, eps, correction).reshape(x.shape), weight, bias)
 
 
 def _wrong(name: str, target: Any, *laws: str, **more: Any) -> Mutant:

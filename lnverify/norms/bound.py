@@ -27,13 +27,15 @@ then admits everything, and the case informs nobody.
 from __future__ import annotations
 
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from lnverify.bounds import roundings
 from lnverify.case import Case
 from lnverify.floats import FORMATS, Float64Array, FloatArray, Format
-from lnverify.norms.exact import KEYS, Exact
+from lnverify.formulas import norms_second_order
+from lnverify.norms.exact import KEYS, Exact, source
 from lnverify.operation import operation
 from lnverify.running import Context, Running
 
@@ -43,8 +45,8 @@ LARGEST = 2.0**900  # beyond, double-double products lose their low words
 def due(case: Case, output: str) -> FloatArray:
     """The array whose shape and dtype an output has: the state that it replaces or x, its argument for a gradient."""
     known = operation(case.operation)
-    if output not in known.outputs:
-        return case.arrays[output[1:]]
+    if output not in (*known.outputs, "ty", "d2dy"):
+        return case.arrays[output.removeprefix("d2") if output.startswith("d2") else output[1:]]
     return case.arrays[known.cell.states[output] if known.cell else "x"]
 
 
@@ -70,8 +72,8 @@ class NormBounds:
         result = self.running(output)
         out = FORMATS[due(self.exact.case, output).dtype]
         with np.errstate(all="ignore"):
-            lift = self.lift(output != "y")
-            if output in ("dweight", "dbias"):
+            lift = self.lift(source(output))
+            if output.endswith(("weight", "bias")):
                 lift = lift.max(initial=1.0)
             room = self.count * lift <= min(self.compute.largest, LARGEST)
             small = self.count * self.compute.tiny * lift + out.tiny
@@ -80,24 +82,32 @@ class NormBounds:
 
     def running(self, output: str) -> Running:
         """The output with its running error, in the formula's shape."""
-        return (self.forward if output == "y" else self.backward)[KEYS[output]]
+        found: Running = getattr(self, source(output))[KEYS[output]]
+        return self.context.lift(found)
 
-    def lift(self, backward: bool) -> Float64Array:
-        """The largest product of each group (head of this file), with axes of one where it is constant."""
+    def lift(self, what: str) -> Float64Array:
+        """The largest product of each group (head of this file), with axes of one where it is constant.
+
+        what: the derived program. A tangent takes the place of an x, a weight or the one of a cotangent; the double
+        backward differentiates r^3 x^2 once more, by r^2 x^2 at most, and multiplies by a cotangent of a gradient.
+        """
         exact = self.exact
         over = exact.view.over
         size = np.maximum(np.abs(exact.raw).max(axis=over, keepdims=True, initial=0.0), 1.0)
         root = np.maximum(exact.statistic("r"), 1.0)
-        weight = max(1.0, float(np.abs(exact.parameter("weight")).max(initial=0.0)))
-        cotangent = max(1.0, float(np.abs(exact.dy).max(initial=0.0))) if backward else 1.0
-        return root ** (3 if backward else 1) * size**2 * weight * cotangent
+        result = root ** {"forward": 1, "double": 5}.get(what, 3) * size ** (4 if what == "double" else 2)
+        along = {"forward_mode": "t", "double": "v"}.get(what)
+        factors = [[exact.parameter("weight")], [exact.dy] if what in ("backward", "double") else []]
+        for arrays in (*factors, exact.along(along) if along else []):
+            result = result * max(1.0, *(float(np.abs(array).max(initial=0.0)) for array in arrays), 1.0)
+        return np.asarray(result)
 
     @cached_property
     def seeded(self) -> Running:
         """x with the error that the head of this file admits."""
         exact = self.exact
         x = np.asarray(exact.x.hi if exact.wide else exact.x)
-        if exact.operation.formula == "rms_norm":
+        if not exact.operation.centred:
             return self.context.exact(x)
         over = exact.view.over
         mu, var = exact.statistic("mu"), exact.statistic("var")
@@ -110,20 +120,47 @@ class NormBounds:
     @property
     def _given(self) -> list[Running]:
         exact = self.exact
-        return [self.seeded, *map(self.context.exact, exact.parameters), self.context.exact(exact.case.eps)]
+        return exact.given(self.seeded, self.context.exact)
 
     @cached_property
     def forward(self) -> dict[str, Running]:
         """The formula."""
-        with np.errstate(all="ignore"):
-            found: dict[str, Running] = getattr(self.exact.module, self.exact.operation.formula)(*self._given)
-        return found
+        return self._called(self.exact.module, "")
 
     @cached_property
     def backward(self) -> dict[str, Running]:
         """Its derived reverse mode."""
+        return self._called(self.exact.module, "_vjp", self.exact.dy)
+
+    @cached_property
+    def forward_mode(self) -> dict[str, Running]:
+        """Its derived forward mode, along the case's tangents."""
+        return self._called(self.exact.module, "_jvp", *self.along("t"))
+
+    @cached_property
+    def double(self) -> dict[str, Running]:
+        """The reverse mode of its reverse mode."""
+        return self._called(norms_second_order, "_vjp_vjp", self.exact.dy, *self.along("v"))
+
+    def along(self, prefix: str) -> list[Running]:
+        """Tangents (t) or cotangents of the gradients (v); that of x is seeded where a mean is subtracted.
+
+        The formula sums d t with t less its mean; since sum d = 0 an algorithm need not subtract that, and then loses
+        sum e|t| by the error e of d. A seed c of t with c sum(|d| + e) = sum e|t| admits it.
+        """
+        t, *others = self.exact.along(prefix)
+        error: Any = 0.0
+        if self.exact.operation.centred:
+            over, e = self.exact.view.over, self.seeded.error
+            with np.errstate(all="ignore"):
+                size = (np.abs(self.seeded.value - self.exact.statistic("mu")) + e).sum(axis=over, keepdims=True)
+                error = np.where(size > 0, (e * np.abs(t)).sum(axis=over, keepdims=True) / size, 0.0)
+        return [Running(t, error, self.context), *map(self.context.exact, others)]
+
+    def _called(
+        self, module: Any, mode: str, *more: Any, given: list[Running] | None = None
+    ) -> dict[str, Running]:  # fmt: skip
+        given = [*(given or self._given), *map(self.context.lift, more)]
         with np.errstate(all="ignore"):
-            dy = self.context.exact(self.exact.dy)
-            backward = getattr(self.exact.module, f"{self.exact.operation.formula}_vjp")
-            found: dict[str, Running] = backward(*self._given, dy)
+            found: dict[str, Running] = getattr(module, self.exact.operation.formula + mode)(*given)
         return found

@@ -7,6 +7,8 @@ group has two numbers or more where a mean is subtracted: one alone is its own m
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ import numpy as np
 from lnverify.block import MASK, extents
 from lnverify.case import Case
 from lnverify.floats import FORMATS, Float64Array, FloatArray, round_values
+from lnverify.norms.running_statistics import given_statistics
 from lnverify.norms.views import view_of
 from lnverify.operation import Operation, blocks, cells
 from lnverify.operation import operation as find_operation
@@ -27,11 +30,17 @@ BY_ROWS = ("rms_norm", "layer_norm_eps_outside")  # the others have channels
 ROWS: tuple[Shape, ...] = (
     ((2, 8), (8,)), ((3, 7), (7,)), ((1, 16), (16,)), ((5, 33), (33,)), ((33, 5), (5,)), ((2, 257), (257,)),
     ((4, 64), (64,)), ((6, 2), (2,)), ((65, 3), (3,)), ((1, 1025), (1025,)), ((8,), (8,)), ((2, 3, 12), (12,)),
-    ((4, 2, 3), (2, 3)), ((2, 2, 2, 9), (2, 9)),
+    ((4, 2, 3), (2, 3)), ((2, 2, 2, 9), (2, 9)), ((1, 4099), (4099,)), ((1027, 2), (2,)), ((130, 34), (34,)),
 )  # fmt: skip
+# Prime numbers of these (and of ROWS) meet every level of the walk in `cases`; 48 groups, 34, 66, 67 and 96 channels,
+# 1031 positions and 67 and 70 rows are beyond 32, 64 and 1024, where code that works in blocks has tails.
 CHANNELS = (
     (2, 4, 3), (1, 6, 4), (3, 8, 5), (2, 4, 17), (5, 2, 33), (2, 6, 2, 2), (1, 8, 3, 5), (4, 4, 4, 4), (2, 12, 3, 1),
-    (3, 6), (8, 4), (33, 2), (2, 2, 2, 3, 2), (1, 4, 2, 2, 4), (2, 3, 129), (17, 3, 9),
+    (3, 6), (8, 4), (33, 2), (2, 2, 2, 3, 2), (1, 96, 3), (1, 4, 2, 2, 4), (2, 3, 129), (17, 3, 9), (70, 34),
+    (2, 2, 1031), (67, 3, 4), (2, 33, 2, 3), (1, 66, 2), (1, 67, 1, 2),
+)  # fmt: skip
+MATRICES = (  # of weights, of which each row has a norm
+    (4, 3), (1, 8), (8, 1), (33, 5), (6, 4, 3), (3, 257), (2, 3, 2, 2), (70, 34), (1, 2, 2, 3, 2), (5, 33), (2, 1031),
 )  # fmt: skip
 CELLS: tuple[Shape, ...] = (  # (rows, inputs), (units,)
     ((2, 3), (4,)), ((1, 5), (8,)), ((3, 2), (2,)), ((5, 7), (16,)), ((2, 1), (33,)), ((17, 4), (5,)), ((4, 64), (32,)),
@@ -42,6 +51,7 @@ BLOCKS: tuple[Shape, ...] = (  # (sequences, positions, units), (heads, units of
     ((1, 1, 4), (2, 2, 4)), ((1, 9, 4), (4, 1, 3)), ((2, 7, 12), (6, 2, 8)), ((4, 3, 6), (2, 3, 7)),
     ((1, 17, 8), (4, 2, 9)), ((2, 2, 16), (4, 4, 32)),
 )  # fmt: skip
+LARGEST = 1 << 14  # elements of x, where a fixed number of channels makes a shape larger
 REGIMES = (
     "normal", "offset", "normal", "outlier", "integers", "scaled", "normal", "far", "alternating", "tiny", "constant",
     "huge", "step",
@@ -57,23 +67,32 @@ POWERS = {"float64": 200, "float32": 18, "bfloat16": 12, "float16": 3}  # of x, 
 
 
 def shapes(operation: str, fixed: tuple[int, ...] | None = None) -> list[Shape]:
-    """Shapes of an operation. fixed: Capabilities.fixed_shape, what a module instance accepts."""
+    """Shapes of an operation.
+
+    fixed: Capabilities.fixed_shape, what a module instance accepts; of a norm with channels (channels, groups).
+    """
     if operation in cells():
         return list(CELLS) if fixed is None else [((rows, fixed[0]), fixed[1:]) for rows in (2, 1, 5, 17)]
     if operation in blocks():
         return _blocks(fixed)
     if operation in BY_ROWS:
         return list(ROWS) if fixed is None else [((rows, *fixed), fixed) for rows in (2, 1, 5, 33)]
-    found = []
-    for place, x in enumerate(CHANNELS):
+    if operation == "weight_norm":
+        return [(x, x[1:]) for x in MATRICES]
+    found: list[Shape] = []
+    for place, template in enumerate(CHANNELS):
+        x = template if fixed is None else (template[0], fixed[0], *template[2:])
+        if fixed is not None and (prod(x) > LARGEST or x in (shape for shape, _ in found)):
+            continue
         channels, positions = x[1], x[2:]
         divisors = [d for d in range(1, channels + 1) if channels % d == 0]
         normalized = {
-            "group_norm": (divisors[place % len(divisors)], *positions),
+            "group_norm": (divisors[place % len(divisors)] if fixed is None else channels // fixed[1], *positions),
             "instance_norm": (1, *positions),
             "batch_norm": (x[0], *positions),
+            "batch_norm_eval": (x[0], *positions),
         }.get(operation, (channels,))
-        if view_of(operation, x, normalized).n > 1:
+        if view_of(operation, x, normalized).n > 1 or operation == "batch_norm_eval":
             found.append((x, normalized))
     return found
 
@@ -92,11 +111,22 @@ def _blocks(fixed: tuple[int, ...] | None) -> list[Shape]:
     return found
 
 
+def fits(case: Case, fixed: tuple[int, ...]) -> bool:
+    """Whether a module instance that is fixed to these sizes (see `shapes`) takes a case."""
+    x, normalized = case.arrays["x"].shape, case.normalized_shape
+    if case.operation in BY_ROWS:
+        return normalized == fixed
+    if case.operation in cells():
+        return (x[1], *normalized) == fixed
+    return x[1] == fixed[0] and (case.operation != "group_norm" or normalized[0] * fixed[1] == x[1])
+
+
 def kind(operation: str, shape: Shape) -> tuple[int, int]:
     """Batch and normalised dimensions, or positional ones and 1: what a subject may refuse as a whole."""
     x, normalized = shape
     if operation in cells() + blocks():
         return 1, 1
+    # the dimensions of a row of weights count as positions do
     return (len(x) - len(normalized), len(normalized)) if operation in BY_ROWS else (len(x) - 2, 1)
 
 
@@ -153,12 +183,16 @@ def make(
     seen = view_of(operation, x, normalized)
     parameter = normalized if operation in BY_ROWS else (x[1],)
     known = find_operation(operation)
+    if operation == "weight_norm":
+        parameter = (x[0], *(1 for _ in normalized))
     limit = FORMATS[dtype].largest
 
     def array(values: Float64Array) -> FloatArray:
         return FloatArray.of(np.clip(values, -limit, limit), dtype)
 
-    values = {"x": _values(regime, 16 * seed, x, dtype)}
+    # ||x|| may rightly be clamped at 1e-12, as in torch.nn.functional.normalize: no weights are that small
+    range_of = "float32" if operation == "weight_norm" and dtype == "float64" else dtype
+    values = {"x": _values(regime, 16 * seed, x, range_of)}
     if operation in cells():
         values |= _cell(operation, shape, affine, weight, dy, seed)
     elif operation in blocks():
@@ -171,12 +205,13 @@ def make(
         if has_bias:
             values["bias"] = normal(16 * seed + 7, parameter)
         values["dy"] = _dy(dy, 16 * seed + 8, x)
+        if find_operation(operation).data:
+            values |= given_statistics(values["x"], 16 * seed + 11, x[1])
     arrays = {name: array(found) for name, found in values.items()}
-    still = (*known.cotangents, *known.fixed)
     label = f"{operation}, x {list(x)}, N={seen.n}, {seen.groups} groups, {regime}, eps={eps:g}"
     return Case(
         operation=operation, dtype=dtype, normalized_shape=normalized, arrays=arrays, eps=eps,
-        requires_grad=tuple(name for name in arrays if name not in still), device=device, label=label,
+        requires_grad=tuple(name for name in known.arguments if name in arrays), device=device, label=label,
     )  # fmt: skip
 
 
@@ -263,6 +298,17 @@ def cases(support: Support, operation: str, count: int, seed: int) -> Iterator[C
             _eps(support, EPS[(k + k // 8) % len(EPS)], regime), regime, WEIGHTS[k % len(WEIGHTS)],
             DYS[(k // 3) % len(DYS)], k + 1, support.device,
         ))  # fmt: skip
+
+
+def with_tangents(case: Case) -> Case:
+    """The case with a tangent of each argument and a cotangent of each gradient, and all gradients asked for."""
+    arrays = {}
+    present = [name for name in find_operation(case.operation).arguments if case.has(name)]
+    for number, name in enumerate(present):
+        for kind, prefix in enumerate("tv"):
+            array = case.arrays[name]
+            arrays[prefix + name] = FloatArray.of(normal(7 + 10 * number + kind, array.shape), array.dtype)
+    return replace(case.with_arrays(**arrays), requires_grad=tuple(present))
 
 
 def resting(case: Case) -> Case:

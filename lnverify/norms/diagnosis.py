@@ -86,6 +86,16 @@ def _forward(exact: Exact) -> Iterator[tuple[str, Float64Array]]:
     x = np.asarray(exact.x.hi if exact.wide else exact.x)
     raw = exact.raw
     with np.errstate(all="ignore"):
+        if exact.operation.data:
+            d = raw - raw.mean(axis=over, keepdims=True)
+            var = (d**2).mean(axis=over, keepdims=True)
+            yield "the statistics of the batch are used, not the given ones", weight * d / np.sqrt(var + eps) + bias
+            return
+        if name == "weight_norm":
+            yield "all rows are divided by one norm", weight * raw / np.sqrt((raw**2).sum())
+            yield "the norm is that of each column", weight * raw / np.sqrt((raw**2).sum(axis=0))
+            yield "the squares are averaged", weight * raw / np.sqrt((raw**2).mean(axis=over, keepdims=True))
+            return
         centred = raw - raw.mean(axis=over, keepdims=True) if name == "rms_norm" else x - exact.statistic("mu")
         square = (raw**2).mean(axis=over, keepdims=True)
         var = (centred**2).mean(axis=over, keepdims=True)
@@ -130,13 +140,21 @@ def _backward(exact: Exact) -> Iterator[tuple[str, Float64Array]]:
     r = exact.statistic("r")
     found = exact.forward["xhat"]
     xhat = np.asarray(found.hi if exact.wide else found)
-    rms = exact.case.operation == "rms_norm"
+    name = exact.case.operation
+    rms = name == "rms_norm"
 
     def mean(values: Float64Array) -> Float64Array:
         return np.asarray(values.mean(axis=over, keepdims=True))
 
     with np.errstate(all="ignore"):
         g, dy = weight * exact.dy, exact.dy
+        if name in ("batch_norm_eval", "weight_norm"):
+            constant = "the norm is treated as a constant"
+            yield (
+                ("the backward is that of training" if exact.operation.data else constant),
+                (r * (g - mean(g) - xhat * mean(g * xhat)) if exact.operation.data else r * g),
+            )
+            return
         middle = 0.0 if rms else mean(g)
         outer = 0.0 if rms else mean(dy)
         yield "the statistics are treated as constants", r * g

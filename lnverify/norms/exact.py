@@ -1,7 +1,7 @@
 """Exact: the right results of a case of another norm, from the generated formulas in more precision than it judges.
 
 As in lnverify.oracle the formulas run in float64 for formats of 32 bits and fewer and in double-double for float64, on
-deviations from the first number of each group (rms_norm subtracts nothing, and gets x as it is), so that a large
+deviations from the first number of each group (where no mean of x is subtracted x is taken as it is), so that a large
 common offset costs nothing. An absent weight is 1 and an absent bias 0. Nothing is scaled: what would leave the range
 is not judged (lnverify.norms.bound).
 
@@ -11,6 +11,7 @@ subject's u, and 2^-97 in double-double; the bounds, which have the same terms, 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
@@ -19,12 +20,20 @@ import numpy as np
 from lnverify.case import Case
 from lnverify.double_double import DoubleDouble
 from lnverify.floats import Float64Array
-from lnverify.formulas import norms
+from lnverify.formulas import norms, norms_second_order
 from lnverify.norms.views import view
 from lnverify.operation import operation
 from lnverify.oracle import Pair
 
-KEYS = {"y": "y", "dx": "x_bar", "dweight": "gamma_bar", "dbias": "beta_bar"}
+KEYS = {
+    "y": "y", "dx": "x_bar", "dweight": "gamma_bar", "dbias": "beta_bar", "ty": "y_dot",
+    "d2x": "x_bar2", "d2weight": "gamma_bar2", "d2bias": "beta_bar2", "d2dy": "y_bar_bar2",
+}  # fmt: skip
+
+
+def source(output: str) -> str:
+    """Which derived program an output comes from: forward, backward, forward_mode or double."""
+    return {"y": "forward", "ty": "forward_mode"}.get(output, "double" if output.startswith("d2") else "backward")
 
 
 class Exact:
@@ -46,7 +55,7 @@ class Exact:
         """x in the formula's shape, measured from the first number of each group."""
         self.raw = self.raw.reshape(self.view.shape)
         first = tuple(slice(0, 1) if axis in self.view.over else slice(None) for axis in range(self.raw.ndim))
-        self.pivot = np.zeros_like(self.raw[first]) if self.operation.formula == "rms_norm" else self.raw[first]
+        self.pivot = np.zeros_like(self.raw[first]) if not self.operation.centred else self.raw[first]
         with np.errstate(all="ignore"):
             self.x = self.lift(self.raw) - self.lift(self.pivot)
 
@@ -66,6 +75,22 @@ class Exact:
         """Those that the formula takes."""
         return [self.parameter(name) for name in self.operation.parameters]
 
+    def given(self, x: Any, lift: Callable[[Any], Any]) -> list[Any]:
+        """What the formula takes, in its order: x, parameters, data, eps."""
+        known, arrays = self.operation, self.case.arrays
+        data = [arrays[name].values for name in known.data]
+        eps = [self.case.eps] if "eps" in known.scalars else []
+        return [x, *map(lift, (*self.parameters, *data, *eps))]
+
+    def along(self, prefix: str) -> list[Float64Array]:
+        """Tangents (t) or cotangents of the gradients (v) in the formula's shapes; zeros where the case has none."""
+        shapes = {"x": self.view.shape, **dict.fromkeys(self.operation.parameters, self.view.parameters)}
+        arrays = self.case.arrays
+        return [
+            arrays[prefix + name].values.reshape(shape) if prefix + name in arrays else np.zeros(shape)
+            for name, shape in shapes.items()
+        ]
+
     @property
     def dy(self) -> Float64Array:
         """The cotangent in the formula's shape."""
@@ -73,18 +98,28 @@ class Exact:
 
     @cached_property
     def forward(self) -> dict[str, Any]:
-        """y, r, xhat, and mu (from the pivot) and var, or ms."""
-        given = [self.x, *map(self.lift, self.parameters), self.lift(self.case.eps)]
-        with np.errstate(all="ignore"):
-            found: dict[str, Any] = getattr(self.module, self.operation.formula)(*given)
-        return found
+        """y, r, xhat, and mu (from the pivot) and var, or ms, or ss."""
+        return self._called(self.module, "")
 
     @cached_property
     def backward(self) -> dict[str, Any]:
         """x_bar, gamma_bar, beta_bar."""
-        given = [self.x, *map(self.lift, self.parameters), self.lift(self.case.eps), self.lift(self.dy)]
+        return self._called(self.module, "_vjp", self.dy)
+
+    @cached_property
+    def forward_mode(self) -> dict[str, Any]:
+        """y_dot along tx, tweight, tbias."""
+        return self._called(self.module, "_jvp", *self.along("t"))
+
+    @cached_property
+    def double(self) -> dict[str, Any]:
+        """x_bar2, gamma_bar2, beta_bar2, y_bar_bar2 for the cotangents vx, vweight, vbias of the gradients."""
+        return self._called(norms_second_order, "_vjp_vjp", self.dy, *self.along("v"))
+
+    def _called(self, module: Any, mode: str, *more: Any) -> dict[str, Any]:
+        given = [*self.given(self.x, self.lift), *map(self.lift, more)]
         with np.errstate(all="ignore"):
-            found: dict[str, Any] = getattr(self.module, f"{self.operation.formula}_vjp")(*given)
+            found: dict[str, Any] = getattr(module, self.operation.formula + mode)(*given)
         return found
 
     def statistic(self, name: str) -> Float64Array:
@@ -94,7 +129,7 @@ class Exact:
 
     def pair(self, output: str) -> Pair:
         """The exact value of y or of a gradient, in the formula's shape. Raises KeyError for another name."""
-        value = (self.forward if output == "y" else self.backward)[KEYS[output]]
+        value = getattr(self, source(output))[KEYS[output]]
         if self.wide:
             return Pair(value.hi, value.lo)
         return Pair(value, np.zeros_like(value))

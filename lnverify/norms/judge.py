@@ -14,7 +14,8 @@ from lnverify.norms.blocks import BlockBounds, BlockExact
 from lnverify.norms.bound import NormBounds, due
 from lnverify.norms.cells import CellBounds, CellExact
 from lnverify.norms.exact import Exact
-from lnverify.operation import blocks, cells
+from lnverify.norms.running_statistics import EvaluationBounds
+from lnverify.operation import blocks, cells, operation
 from lnverify.oracle import Pair
 
 
@@ -25,7 +26,8 @@ def measure(case: Case, compute: str) -> NormBounds:
         return CellBounds(CellExact(case), FORMATS[compute])
     if case.operation in blocks():
         return BlockBounds(BlockExact(case), FORMATS[compute])
-    return NormBounds(Exact(case), FORMATS[compute])
+    kind = EvaluationBounds if operation(case.operation).data else NormBounds
+    return kind(Exact(case), FORMATS[compute])
 
 
 def measured(ev: Evaluation) -> NormBounds:

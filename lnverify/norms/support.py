@@ -7,15 +7,21 @@ from dataclasses import replace
 
 from lnverify.case import Case
 from lnverify.floats import round_values
-from lnverify.norms.cases import Shape, kind, make, reduced, resting, shapes
+from lnverify.norms.cases import Shape, kind, make, reduced, resting, shapes, with_tangents
+from lnverify.norms.running_statistics import tracking
+from lnverify.operation import norms
 from lnverify.operation import operation as find_operation
 from lnverify.subject import Subject
-from lnverify.support import AFFINE_TEXT, EPS, Support
+from lnverify.support import AFFINE, AFFINE_TEXT, EPS, Support
 
 
 def find_support(subject: Subject, operation: str, dtype: str, device: str) -> Support | str:
     """Ask ordinary inputs. Returns the reason where the dtype is not supported at all."""
+    known = find_operation(operation)
     declared = subject.capabilities
+    if known.required:
+        modes = tuple(mode for mode in declared.affine if AFFINE[mode][0])
+        declared = replace(declared, affine=modes)
     start = 1e-5 if declared.eps is None else declared.eps
     refused: list[str] = []
 
@@ -40,14 +46,21 @@ def find_support(subject: Subject, operation: str, dtype: str, device: str) -> S
     case = reduced(subject, make(operation, dtype, base, affine[0], start, device=device))
     wanted = [name for name in case.gradients() if name in declared.outputs]
     answer = subject.run(case.request("y", *wanted))
-    outputs = [*find_operation(operation).outputs]
+    outputs = [*known.outputs]
     if answer.refusal is None:
-        outputs += [name for name in find_operation(operation).gradients if name in declared.outputs]
+        outputs += [name for name in known.gradients if name in declared.outputs]
+        outputs += _derivatives(subject, case, refused)
     elif wanted:
         refused.append(f"{dtype}: gradients ({answer.refusal})")
+    if known.tracked and "running" in declared.outputs:
+        before = tracking(case)
+        after = subject.run(before.request("y", *known.tracked)).arrays
+        # what is not brought up to date where it is given is not tracked
+        if any(name in after and not after[name].same_bits(before.arrays[name]) for name in known.tracked):
+            outputs.append("running")
     outputs += ["module"] if declared.module else []
     outputs += ["lengths"] if "lengths" in declared.outputs else []
-    if find_operation(operation).states:
+    if known.states:
         problem = subject.run(resting(case).request("y")).refusal
         if problem is None:
             outputs.append("resting")
@@ -67,6 +80,25 @@ def find_support(subject: Subject, operation: str, dtype: str, device: str) -> S
         seconds=(_seconds(subject, case), 0.0, 0.0), refused=tuple(refused),
         backward=(answer.refusal or "") if wanted else "",
     )  # fmt: skip
+
+
+def _derivatives(subject: Subject, case: Case, refused: list[str]) -> list[str]:
+    """Forward mode and double backward of a norm, as far as an ordinary input is answered."""
+    declared = subject.capabilities.outputs
+    found: list[str] = []
+    if case.operation not in norms():
+        return []
+    case = with_tangents(case)
+    twice = tuple(name for name in ("d2x", *(f"d2{n}" for n in ("weight", "bias") if case.has(n)), "d2dy"))
+    for wanted, text in ((("ty",), "forward mode"), (twice, "double backward")):
+        if not set(wanted) <= {*declared}:
+            continue
+        answer = subject.run(case.request(*wanted))
+        if answer.refusal is None and wanted[0] in answer.arrays:
+            found += wanted
+        else:
+            refused.append(f"{case.dtype}: {text} ({answer.refusal or 'no result'})")
+    return found
 
 
 def _seconds(subject: Subject, case: Case) -> float:

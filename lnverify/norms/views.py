@@ -6,7 +6,9 @@ A case's `normalized_shape` is the extent of the part of x that shares one mean 
     rms_norm, ..._eps_outside     (*batch, *D)     D                     (rows, n)          over n       (n,)
     group_norm, instance_norm     (N, C, *S)       (C / groups, *S)      (N, G, C/G, S)     over C/G, S  (G, C/G)
     batch_norm                    (N, C, *S)       (N, *S)               (N, C, S)          over N, S    (C,)
+    batch_norm_eval               (N, C, *S)       (N, *S)               (N, C, S)          per C        (C,)
     layer_norm_channels           (N, C, *S)       (C,)                  (N, C, S)          over C       (C,)
+    weight_norm                   (N, *D)          D                     (N, n)             over n       (N,)
     cells                         (N, K)           (H,) of the state     (N, H), of y       over H       (H,)
     blocks                        (N, T, D)        (heads, D / heads)    (N T, D)           over D       (D,)
 
@@ -66,6 +68,8 @@ def view_of(operation: str, x: tuple[int, ...], normalized: tuple[int, ...]) -> 
     if operation in ("rms_norm", "layer_norm_eps_outside"):
         n = prod(normalized)
         return View((prod(x[: len(x) - len(normalized)]), n), (1,), (1,))
+    if operation == "weight_norm":
+        return View((x[0], prod(normalized)), (1,), (0,))
     if operation in cells():
         return View((x[0], normalized[0]), (1,), (1,))
     if operation in blocks():
@@ -73,4 +77,4 @@ def view_of(operation: str, x: tuple[int, ...], normalized: tuple[int, ...]) -> 
     rows, channels, positions = x[0], x[1], prod(x[2:])
     if operation in ("group_norm", "instance_norm"):
         return View((rows, channels // normalized[0], normalized[0], positions), (2, 3), (1, 2))
-    return View((rows, channels, positions), (0, 2) if operation == "batch_norm" else (1,), (1,))
+    return View((rows, channels, positions), (0, 2) if operation.startswith("batch_norm") else (1,), (1,))
