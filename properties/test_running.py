@@ -218,6 +218,23 @@ def test_right_derivatives_stay_within_their_running_errors(arrangement):
     climb()
 
 
+def test_a_tangent_that_is_not_centred_is_admitted():
+    """mean(xhat t) is mean(xhat (t - mean t)), and loses more where t is nearly constant and x far from zero."""
+    x = np.array([[1000.25, 1001.5]], dtype=np.float32)
+    t = np.array([[100.0, 100.001]], dtype=np.float32)
+    case = Case(
+        "layer_norm", "float32", (2,), {name: FloatArray.of(v.astype(float), "float32") for name, v in
+        (("x", x), ("tx", t))}, 1e-5, requires_grad=("x",),
+    )  # fmt: skip
+    single = np.float32
+    for mean in (x.mean(dtype=single), np.nextafter(x.mean(dtype=single), single(0))):  # right, and right to an ulp
+        d = x - mean
+        r = single(1) / np.sqrt((d * d).mean(dtype=single) + single(1e-5))
+        ty = r * (t - t.mean(dtype=single) - d * r * (d * r * t).mean(dtype=single))
+        bound = DerivativeBounds(case, Exact(case), Precision.of("float32")).bound("ty")
+        assert (np.abs(ty - Exact(case).pair("ty").hi) < bound).all()
+
+
 @pytest.mark.parametrize("size", [5, 64])
 @pytest.mark.parametrize("mean", [0.0, 10.0])
 def test_bounds_of_derivatives_are_finite_and_useful_on_ordinary_data(size, mean):
