@@ -1,4 +1,4 @@
-"""Norms other than layer norm in torch that are right when asked plainly, and wrong with layouts, history or modes."""
+"""Norms other than layer norm in torch: wrong with layouts, history or modes, right when asked plainly; a right one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from lnverify.mutants import Mutant
-from lnverify.mutants.torch_norms import affine, grouped, normalized
+from lnverify.mutants.torch_norms import affine, grouped, normalized, right
 
 
 def _group(x: Any, num_groups: int, weight: Any, bias: Any, eps: float) -> Any:
@@ -59,3 +59,17 @@ MUTANTS = [
     _wrong("statistics-by-address", statistics_by_address, "LN822", fresh=True),
     _wrong("inference-unbiased", inference_unbiased, "LN823"),
 ]
+
+
+def channels_last_path(x: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
+    """Where the channels lie last they are summed there, without a copy in another order."""
+    if x.dim() != 4 or not x.is_contiguous(memory_format=torch.channels_last):
+        return _group(x, num_groups, weight, bias, eps)
+    last = x.permute(0, 2, 3, 1)
+    y = normalized(last.unflatten(3, (num_groups, -1)), (1, 2, 4), eps).flatten(3)
+    y = y if weight is None else y * weight
+    y = y if bias is None else y + bias
+    return y.permute(0, 3, 1, 2)
+
+
+CORRECT = [right("group_norm", channels_last_path)]
