@@ -25,7 +25,7 @@ from lnverify.floats import FORMATS, Float64Array, FloatArray
 REGIMES = (
     "normal", "rows", "heavy", "outlier", "alternating", "integers", "one_hot", "constant", "step", "zero", "mixed",
 )  # fmt: skip
-WEIGHTS = ("ones", "normal", "zeros", "negative", "powers", "huge")
+WEIGHTS = ("ones", "normal", "zeros", "zero", "negative", "powers", "huge")  # zeros among others; nothing but zero
 BIASES = ("zeros", "normal", "large")
 DYS = (
     "normal", "ones", "expanded", "output", "one_hot", "last_row", "last_column", "block_edges", "integers",
@@ -90,6 +90,8 @@ def _weight(form: str, seed: int, n: int, dtype: str) -> Float64Array:
     z = normal(seed, (n,))
     if form == "ones":
         return np.ones(n)
+    if form == "zero":
+        return np.zeros(n)
     if form == "zeros":
         return np.where(integers(seed + 1, (n,), 0, 2) == 0, 0.0, z)
     if form == "negative":

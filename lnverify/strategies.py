@@ -37,7 +37,7 @@ REGIMES = (
 )  # fmt: skip
 MEANS = (0.0, 3.0, 100.0, 0.0, 1e3, 10.0, 0.5, 1e4, 30.0, 0.0, 1e6)
 SCALES = (0, 0, -6, 0, 10, 1, 0, -12, 30, -40, 60)
-WEIGHTS = ("normal", "negative", "zeros", "powers", "normal", "ones", "normal", "huge")
+WEIGHTS = ("normal", "negative", "zeros", "powers", "normal", "ones", "zero", "huge")
 EPS = (1e-5, 1e-3, "near", 0.1, 1e-12, 1e-5, "near", 10.0, 1e-8, 0.0, 1e-5)
 
 

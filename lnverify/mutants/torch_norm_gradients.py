@@ -30,9 +30,8 @@ class _Rms(torch.autograd.Function):
         xhat = x * r
         g = dy if ctx.bug == "frozen weight" and not of_weight else dy * weight
         dx = r * (g - xhat * (g * xhat).mean(ctx.dims, keepdim=True)) if of_x else None
-        rows = tuple(range(x.dim() - len(ctx.dims)))
         asked = of_weight and (of_x or ctx.bug != "weight alone")
-        dweight = (dy * xhat).sum(rows) if asked else None
+        dweight = (dy * xhat).sum_to_size(weight.shape) if asked else None
         return dx, dweight, None, None, None
 
 
@@ -96,7 +95,7 @@ class _Twice(torch.autograd.Function):
             r = torch.rsqrt(x.square().mean(ctx.dims, keepdim=True) + ctx.eps)
         g = dy * weight
         dx = r * (g - x * r * (g * x * r).mean(ctx.dims, keepdim=True))
-        return dx, (dy * x * r).sum(tuple(range(x.dim() - len(ctx.dims)))), None, None, None
+        return dx, (dy * x * r).sum_to_size(weight.shape), None, None, None
 
     @staticmethod
     def jvp(ctx: Any, tx: Any, tweight: Any, *_: Any) -> tuple[Any, None]:

@@ -59,7 +59,7 @@ REGIMES = (
 RESTING = 6  # zero states in every sixth case of a cell
 LARGE = 32  # a c of that size in every case of that number
 EPS = (1e-5, 1e-3, "near", 0.1, 1e-12, 10.0, 0.0, 1e-6)
-WEIGHTS = ("normal", "ones", "negative", "normal", "large")
+WEIGHTS = ("normal", "ones", "negative", "zero", "large")
 MASKS = ("none", "causal", "none", "random")
 DYS = ("normal", "ones", "one_hot", "normal", "integers")
 OFFSETS = {"float64": (1e3, 1e6), "float32": (30.0, 1e3), "bfloat16": (2.0, 16.0), "float16": (2.0, 8.0)}
@@ -158,6 +158,8 @@ def _weight(kind: str, seed: int, shape: tuple[int, ...]) -> Float64Array:
     z = normal(seed, shape)
     if kind == "ones":
         return np.ones(shape)
+    if kind == "zero":  # as the last norm of a residual branch begins
+        return np.zeros(shape)
     if kind == "negative":
         return -np.abs(z) - 0.25
     return z * (16.0 if kind == "large" else 1.0) + np.copysign(0.5, z)
@@ -181,6 +183,8 @@ def make(
     """One case."""
     x, normalized = shape
     seen = view_of(operation, x, normalized)
+    if weight == "zero" and operation in cells() + blocks():
+        weight = "normal"  # behind a gain of zero nothing informs
     parameter = normalized if operation in BY_ROWS else (x[1],)
     known = find_operation(operation)
     if operation == "weight_norm":
