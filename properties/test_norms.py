@@ -24,6 +24,7 @@ from lnverify.norms.support import find_support
 from lnverify.norms.views import view
 from lnverify.operation import blocks, cells, norms, operation
 from lnverify.runner import check
+from lnverify.selftest import examine_correct
 from lnverify.subject import Subject, resolve
 
 OUTPUTS = ("y", "dx", "dweight", "dbias")
@@ -211,6 +212,7 @@ def test_every_operation_has_two_mutants_or_more_and_a_right_one() -> None:
     assert len([m for m in norm_mutants() if m.operation == "rms_norm"]) == 18
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("mutant", norm_mutants(), ids=lambda m: m.id)
 def test_a_mutant_is_killed(mutant) -> None:
     dtype = "float32" if "float32" in mutant.dtypes else mutant.dtypes[0]
@@ -238,6 +240,16 @@ def test_a_right_one_is_not_accused(entry) -> None:
                 assert judgement.state in ("holds", "vacuous"), (dtype, case.label, judgement.sentence())
                 judged += judgement.state == "holds"
     assert judged > 5 * count
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("entry", norm_correct(), ids=lambda c: c.id)
+def test_no_law_accuses_a_right_one(entry) -> None:
+    """Every law, in one dtype each; `lnverify selftest` has them in all. Blocks in float64 take minutes."""
+    dtypes = [dtype for dtype in entry.dtypes if dtype != "float64" or entry.operation not in blocks()]
+    number = [other.id for other in norm_correct()].index(entry.id)
+    row = examine_correct(replace(entry, dtypes=(dtypes[number % len(dtypes)],)))
+    assert row[3], row
 
 
 @pytest.mark.parametrize(

@@ -140,6 +140,9 @@ WAYS = {
 def _under_vmap(start: Evaluation, outputs: Sequence[str], name: str) -> Outcome:
     """Judge what vmap gives; a refusal of the other forms is none of ours."""
     response = start.ask(*outputs, name)
+    if response.refusal is not None and name == "vmap" and len(outputs) > 1:
+        # torch.func has no gradients for some code, under hooks on saved tensors say: that is not supported
+        outputs, response = ["y"], start.ask("y", name)
     if response.refusal is not None:
         if name != "vmap":
             return Outcome("holds", 0.0, "y")

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.utils.checkpoint import checkpoint
 
 from lnverify.mutants import Correct
 from lnverify.mutants.torch_parts import (
@@ -94,6 +95,12 @@ def once(x: Tensor, normalized_shape: Shape, weight: Tensor | None, bias: Tensor
     return y
 
 
+def checkpointed(x: Tensor, normalized_shape: Shape, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+    """The forward is run again in the backward."""
+    y: Tensor = checkpoint(textbook, x, normalized_shape, weight, bias, eps, use_reentrant=False)
+    return y
+
+
 class KeptWide(Module):
     """Without gradients a weight in float32 is kept, by the version of the parameter and where it lies."""
 
@@ -123,6 +130,7 @@ CORRECT = [
     _t("torch-function-once", "A fused autograd.Function; a second derivative raises.", once, "refused"),
     _t("torch-function-twice", "An autograd.Function whose backward can be differentiated.",
        hand_written(recompute=True)),
+    _t("torch-checkpoint", "Plain operations under torch.utils.checkpoint.", checkpointed),
     _t("torch-module", "A module as people write it.", Module),
     _t("torch-module-kept", "A module that keeps a float32 weight until the parameter changes.", KeptWide),
 ]  # fmt: skip
