@@ -140,6 +140,7 @@ def test_weights_and_biases_are_what_their_names_say():
     assert np.abs(param("weight", "normal")).min() >= 0.5
     zeros = param("weight", "zeros")
     assert 8 < (zeros == 0).sum() < 40
+    assert not param("weight", "zero").any()
     assert (param("weight", "negative") <= -0.25).all()
     assert set(np.log2(param("weight", "powers"))) == set(range(-3, 4))
     assert np.abs(param("weight", "huge")).max() > 2.0**40
@@ -148,7 +149,7 @@ def test_weights_and_biases_are_what_their_names_say():
     assert np.abs(param("bias", "normal")).max() < 3.5 < np.abs(param("bias", "large")).max() < 3.5 * 64
     none = build(recipe(weight=None, bias=None))
     assert set(none.arrays) == {"x", "dy"}
-    assert {*WEIGHTS, *BIASES} == {"ones", "normal", "zeros", "negative", "powers", "huge", "large"}
+    assert {*WEIGHTS, *BIASES} == {"ones", "normal", "zeros", "zero", "negative", "powers", "huge", "large"}
 
 
 def test_dy_is_what_its_name_says():
