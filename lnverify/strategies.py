@@ -102,12 +102,13 @@ def grid(support: Support, profile: Profile, seed: int = 0) -> Iterator[Case]:
                 ):
                     value = support.eps[level[5] % len(support.eps)]
                 weight, bias = AFFINE[affine]
+                # the biases meet the weights so that ones come with zeros too, as a new module has them
                 recipes.append({
                     "dtype": dtype, "parameters": "float32" if affine in support.mixed and (a + b) % 3 == 2 else None,
                     "batch": batch, "shape": list(fixed) if fixed else shape, "regime": REGIMES[level[6]],
                     "mean": mean, "scale": scale, "eps": value, "seed": seed * 100003 + index + 1,
                     "weight": weight and WEIGHTS[level[9] % len(WEIGHTS)],
-                    "bias": bias and ("normal", "normal", "zeros", "large")[level[9] % 4],
+                    "bias": bias and ("normal", "zeros", "normal", "large")[level[9] % 4],
                     "dy": DYS[level[10]], "grads": GRADS[level[4] % 7],
                     "threads": threads[(a + b) % len(threads)], "device": device,
                 })  # fmt: skip

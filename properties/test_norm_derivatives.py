@@ -19,7 +19,8 @@ from lnverify.norms.support import find_support
 from lnverify.operation import norms, operation
 
 COMPOSED = {
-    "rms_norm": "norms-rms-op-by-op", "group_norm": "norms-group-folded", "instance_norm": "norms-instance-by-layer-norm",
+    "rms_norm": "norms-rms-op-by-op", "group_norm": "norms-group-folded",
+    "instance_norm": "norms-instance-by-layer-norm",
     "batch_norm": "norms-batch-by-hand", "batch_norm_eval": "norms-eval-folded",
     "layer_norm_channels": "norms-channels-by-hand", "layer_norm_eps_outside": "norms-outside-by-hand",
     "weight_norm": "norms-weight-by-hand",
