@@ -35,6 +35,7 @@ HISTORIES = (
     "lower",
     "deterministic",
 )
+CROWD = 33  # later calls of the history 'crowded': more than a model of 16 blocks makes
 BETWEEN = 16  # bytes of an element that whoever answers may need besides x and y: four arrays of float32
 OUT_OF_MEMORY = ("MemoryError", "OutOfMemoryError")  # how a refusal for want of memory begins
 GRAD_MODES = ("enabled", "no_grad", "inference")

@@ -32,11 +32,11 @@ from lnverify.adapters.signature import (
     parameters,
     preset_eps,
 )
-from lnverify.adapters.two_threads import CROWD, at_once
+from lnverify.adapters.two_threads import at_once
 from lnverify.errors import SignatureError
 from lnverify.floats import FORMATS, FloatArray
 from lnverify.operation import Operation, operation
-from lnverify.protocol import Request, Response
+from lnverify.protocol import CROWD, Request, Response
 from lnverify.subject import Declaration, Subject
 
 FRAMEWORK = "numpy"

@@ -10,7 +10,8 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from lnverify.adapters.two_threads import CROWD, at_once
+from lnverify.adapters.two_threads import at_once
+from lnverify.protocol import CROWD
 
 Tensors = Mapping[str, Any]
 

@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-CROWD = 33  # later calls before an earlier result is read: more than a model of 16 blocks makes
 ROUNDS = 8  # calls of each thread
 TOGETHER = 10.0  # seconds in which the second thread must have started
 

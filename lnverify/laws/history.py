@@ -13,7 +13,7 @@ from lnverify.law import INAPPLICABLE, Outcome, first_bad, law
 from lnverify.recipes import build, integers
 
 REPETITIONS = 50
-SMALL = 256  # elements of a case that is asked with many calls in between
+SMALL = 128  # elements of a case that is asked with many calls in between
 
 
 def _outputs(case: Case) -> list[str]:
