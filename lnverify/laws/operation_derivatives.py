@@ -27,8 +27,8 @@ def operation_subsets(ev: Evaluation) -> Outcome:
     """A gradient of a norm or of a cell does not depend on which other arguments require one.
 
     Bound: that of LN802, which the case keeps where all gradients are asked for; what is wrong or refused there is left
-    to it. Of a norm every subset is asked for: parameters alone, x alone, one of them frozen. Of a cell x, the states,
-    the weight matrices, or gains and shifts alone, and all but one argument.
+    to it. Of a norm every subset is asked for: parameters alone, x alone, one of them frozen. Of a cell or block x, the
+    states, the weight matrices, or gains and shifts alone, and all but one argument.
     """
     present = [name for name in operation(ev.case.operation).arguments if ev.case.has(name)]
     asked = [name for name in ev.case.gradients() if name in ev.subject.capabilities.outputs]
@@ -68,7 +68,7 @@ def _nearer(best: Outcome, outcome: Outcome) -> Outcome:
 def _subsets(case: Case, present: list[str]) -> Iterator[tuple[str, ...]]:
     """Sets of arguments, neither empty nor all."""
     known = operation(case.operation)
-    if known.cell is None:
+    if known.cell is None and known.block is None:  # of x, weight and bias, or of x and g
         for mask in range(1, 2 ** len(present) - 1):
             yield tuple(name for place, name in enumerate(present) if mask >> place & 1)
         return
