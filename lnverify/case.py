@@ -85,6 +85,10 @@ class Case:
                 merged.pop(name, None)
         return replace(self, arrays=merged, recipe=None)
 
+    def forward_alone(self, **arrays: FloatArray | None) -> Case:
+        """The case without cotangents, with some arrays replaced, or removed where None."""
+        return self.with_arrays(**dict.fromkeys(operation(self.operation).cotangents), **arrays)
+
     def request(self, *wanted: str) -> Request:
         """The request for the wanted outputs."""
         present = tuple(name for name in self.requires_grad if name in self.arrays)

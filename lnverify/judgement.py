@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from lnverify.law import INAPPLICABLE, Outcome
+
+if TYPE_CHECKING:
+    from lnverify.case import Case
 
 ROW_OUTPUTS = ("y", "dx", "ty", "d2x", "d2dy", "tty", "rty", "fdx", "d3x")  # shape of x
 ALONE = ("ty", "tty", "rty", "fdx", "d3x")  # derivatives that are asked for one by one
 COLUMN_OUTPUTS = ("dweight", "dbias", "d2weight", "d2bias")  # shape of a parameter
+WRONG = ("violated", "missing", "shape")
 PLAIN = {
     "ty": "the jvp's tangent of y", "tty": "the tangent of the jvp's tangent", "rty": "the gradient of <dy, jvp>",
     "fdx": "the jvp of dx", "d3x": "the third derivative",
@@ -53,6 +58,18 @@ class Judgement:
             self.got,
             self.bound,
         )
+
+    @property
+    def wrong(self) -> bool:
+        """Beyond the bound, or not there at all, or of another shape."""
+        return self.state in WRONG
+
+    def blame(self, what: str, cause: str, case: Case) -> Outcome:
+        """The violation of a law that asks in another way than plainly. what: in which; case: the one that shows it."""
+        told = self.sentence() if self.state == "violated" else self.message or f"{self.output} is missing."
+        ratio = self.ratio if self.state == "violated" else float("inf")
+        return Outcome("violated", ratio, self.output, self.index, f"{what}: {told}", cause, self.expected, self.got,
+                       self.bound, case)  # fmt: skip
 
     def sentence(self) -> str:
         """'y differs from the exact value by 41 ulp at [3, 7], 8.2 times the bound.'"""

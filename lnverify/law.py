@@ -83,12 +83,13 @@ VACUOUS = Outcome("vacuous")
 
 
 def first_bad(outcomes: Iterable[Outcome]) -> Outcome:
-    """The first violation, else the last outcome that informs."""
+    """The first violation, else the last outcome that informs, else one that is vacuous."""
     best = INAPPLICABLE
     for outcome in outcomes:
         if outcome.bad:
             return outcome
-        best = outcome if outcome.informative else best
+        if outcome.informative or (outcome.state == "vacuous" and not best.informative):
+            best = outcome
     return best
 
 

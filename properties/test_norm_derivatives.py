@@ -10,6 +10,7 @@ from lnverify.evaluation import Evaluator
 from lnverify.floats import FORMATS
 from lnverify.formulas import norms_second_order
 from lnverify.law import load_laws
+from lnverify.laws.operation_derivatives import _subsets
 from lnverify.mutants import norm_correct
 from lnverify.norms.bound import NormBounds
 from lnverify.norms.cases import cases, make, shapes, with_tangents
@@ -114,6 +115,17 @@ def test_laws_hold_for_what_autograd_differentiates(name: str) -> None:
                 assert not outcome.bad, (dtype, law.id, case.label, outcome.message)
                 informed += outcome.informative
         assert informed >= 3
+
+
+@pytest.mark.parametrize(
+    ("name", "sets"), [("group_norm", 6), ("rms_norm", 2), ("ln_lstm", 5), ("ln_rnn", 5), ("transformer_block", 4)]
+)
+def test_of_many_arguments_a_few_sets_are_asked_for(name: str, sets: int) -> None:
+    """A block has 17: all their sets would be 131070 requests."""
+    case = make(name, "float32", shapes(name)[0], "both", 1e-3)
+    found = list(_subsets(case, [n for n in operation(name).arguments if case.has(n)]))
+    assert len(found) == sets
+    assert all(0 < len(subset) < len(operation(name).arguments) for subset in found)
 
 
 @pytest.mark.parametrize("name", ["ln_rnn", "ln_lstm", "ln_gru"])

@@ -16,7 +16,7 @@ from lnverify import wire
 from lnverify.errors import SignatureError, TargetError, UsageError
 from lnverify.floats import FloatArray
 from lnverify.host import Host, Limits
-from lnverify.protocol import Request, Response
+from lnverify.protocol import CROWD, Request, Response
 from lnverify.subject import resolve
 from lnverify.support import ordinary
 
@@ -228,6 +228,19 @@ def test_a_busy_process_gets_its_seconds_of_the_processor(subjects, monkeypatch)
         assert host.run(request(5)).refusal is None
         monkeypatch.undo()
         assert host.run(request(6)).refusal.startswith("no answer within ")
+    finally:
+        host.close()
+
+
+def test_a_request_of_many_calls_is_predicted_to_take_as_many(subjects):
+    host = Host(f"{subjects}:right")
+    host.predict(lambda elements, rows: elements * 1.0)
+    x, h = FloatArray.of(np.ones((2, 5)), "float32"), FloatArray.of(np.ones((2, 4)), "float32")
+    several = FloatArray.of(np.ones((7, 2, 5)), "float32")
+    try:
+        assert host.predicted(Request("layer_norm", {"x": x}, (5,), 1e-5)) == 10
+        assert host.predicted(Request("layer_norm", {"x": x}, (5,), 1e-5, history="crowded")) == 10 * (CROWD + 2)
+        assert host.predicted(Request("ln_rnn", {"x": several, "h": h}, (4,), 1e-5)) == 7 * 70
     finally:
         host.close()
 

@@ -297,6 +297,14 @@ def test_a_label_is_for_the_case_that_its_recipe_makes() -> None:
     ]
 
 
+def test_parameters_of_another_dtype_are_named():
+    made = samples.case(dtype="bfloat16", shape=(1, 3), bias=None)
+    made = made.with_arrays(weight=FloatArray.of(np.ones(3), "float32"))
+    text = wording.case_text(samples.observation(made, "y", (0, 0), 1.0, 2.0))
+    assert "weight float32" in text
+    assert "x bfloat16" not in text
+
+
 def test_every_history_has_words_and_a_place_in_the_schema():
     schema = json.loads(Path(wording.__file__).parent.parent.joinpath("schemas", "report-1.json").read_text())
     known = schema["$defs"]["case"]["properties"]["history"]["enum"]

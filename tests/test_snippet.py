@@ -14,6 +14,7 @@ from lnverify.case import Case
 from lnverify.finding import Observation
 from lnverify.floats import FloatArray
 from lnverify.reports.snippet import snippet
+from lnverify.runner import check
 from tests import report_samples as samples
 
 torch = pytest.importorskip("torch")
@@ -76,6 +77,44 @@ def run(script: str) -> str:
     finally:
         torch.set_num_threads(threads)
     return out.getvalue().strip()
+
+
+MODULE = """
+import torch
+
+
+class EvalScaled(torch.nn.LayerNorm):
+    def forward(self, x):
+        return super().forward(x) * (1.0 if self.training else 0.5)
+
+
+def refuses_no_rows(x, normalized_shape, weight=None, bias=None, eps=1e-5):
+    y = torch.nn.functional.layer_norm(x, normalized_shape, weight, bias, eps)
+    if y.requires_grad and not len(y):
+        y.register_hook(lambda dy: dy[0])
+    return y
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "law", "said"),
+    [("EvalScaled", "LN701", "module.eval()"), ("refuses_no_rows", "LN604", "torch.autograd.grad(y, x, dy)")],
+)
+def test_the_script_of_a_check_asks_as_the_law_did(tmp_path: Path, name: str, law: str, said: str) -> None:
+    """In evaluation mode, and with the backward that raises."""
+    (tmp_path / "mine.py").write_text(MODULE)
+    report = check(f"{tmp_path}/mine.py:{name}", dtypes=["float32"], select=[law], profile="selftest", max_examples=1)
+    found = report.findings[0]
+    script = snippet(found, report.subject, report.environment)
+    assert script is not None
+    assert said in script
+    if law == "LN604":
+        assert "is refused in the backward: IndexError" in found.message
+        with pytest.raises(IndexError):
+            run(script)
+    else:
+        assert found.smallest.got is not None
+        assert float(run(script)) == pytest.approx(found.smallest.got, rel=1e-6)
 
 
 ALL = {"vx": np.eye(2, 3), "vweight": np.ones(3), "vbias": np.array([1.0, 2.0, 4.0])}

@@ -90,14 +90,8 @@ def saved_values(extra: tuple[Any, ...], named: Mapping[str, Any]) -> dict[str, 
     return values
 
 
-WITHIN = (
-    "changed",
-    "changed_x",
-    "changed_weight",
-    "changed_bias",
-    "output",
-    "handed",
-)  # histories between forward and backward
+# Histories of what happens between forward and backward, or in the backward itself.
+WITHIN = ("changed", "changed_x", "changed_weight", "changed_bias", "output", "handed")
 
 
 def refuse_within(history: str) -> None:

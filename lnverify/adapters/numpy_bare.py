@@ -27,7 +27,7 @@ def scalars(request: Request) -> dict[str, Any]:
         "normalized_shape": request.normalized_shape,
         "dtype": x.dtype,
         "axis": axis(request.normalized_shape),
-        **own_values(request.operation, x.shape, request.normalized_shape),
+        **own_values(request),
     }
 
 

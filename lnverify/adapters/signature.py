@@ -16,6 +16,7 @@ from lnverify.block import MASK
 from lnverify.errors import SignatureError
 from lnverify.operation import MOMENTUM, RUNNING, Operation
 from lnverify.operation import operation as find_operation
+from lnverify.protocol import Request
 
 SYNONYMS: dict[str, tuple[str, ...]] = {
     "x": ("x", "input", "hidden_states", "inp", "a", "inputs", "tensor", "data", "src", "v"),
@@ -50,7 +51,8 @@ FORWARD = ("x", "weight", "bias", "eps", "normalized_shape", "axis", "dtype")
 BACKWARD = ("dy", *FORWARD, "y", "mean", "rstd", "saved")
 # What a norm other than layer norm may be asked for besides; in training running statistics are None as a rule.
 OWN: dict[str, tuple[str, ...]] = {
-    "group_norm": ("num_groups",),
+    "group_norm": ("num_groups", "training"),
+    "instance_norm": ("training",),
     "batch_norm": ("training", "momentum", *RUNNING),
     "batch_norm_eval": ("training", *RUNNING),
 }
@@ -139,13 +141,14 @@ def cell_names(
     return ("x", "eps", *states, *(name for name in known.parameters if name not in without), "lengths")
 
 
-def own_values(operation: str, x: tuple[int, ...], normalized_shape: tuple[int, ...]) -> dict[str, Any]:
+def own_values(request: Request) -> dict[str, Any]:
     """Values of the names in OWN: the number of groups follows from the channels that share a mean."""
-    if operation == "group_norm":
-        return {"num_groups": x[1] // normalized_shape[0]}
-    if operation == "batch_norm":
+    if request.operation == "group_norm":
+        channels = request.arrays["x"].shape[1]
+        return {"num_groups": channels // request.normalized_shape[0], "training": request.train}
+    if request.operation == "batch_norm":
         return {"training": True, "momentum": MOMENTUM}
-    return {"training": False} if operation == "batch_norm_eval" else {}
+    return {"training": request.train and request.operation != "batch_norm_eval"} if request.operation in OWN else {}
 
 
 def axis(normalized_shape: tuple[int, ...]) -> int | tuple[int, ...]:

@@ -8,6 +8,7 @@ needs no declaration.
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import replace
@@ -23,6 +24,7 @@ from lnverify.adapters.torch_call import Tensors, answer, outputs, scalars
 from lnverify.adapters.torch_cell_storage import Storage
 from lnverify.adapters.torch_cells import eps_of
 from lnverify.adapters.torch_constructor import WIDTHS, roles_of
+from lnverify.adapters.torch_parameters import KEPT, called_with, in_mode
 from lnverify.block import MASK, extents
 from lnverify.errors import SignatureError
 from lnverify.operation import Operation, operation
@@ -30,7 +32,6 @@ from lnverify.protocol import Request, Response
 from lnverify.subject import Declaration, Subject
 
 FRAMEWORK = "torch"
-KEPT = 64  # modules; the oldest is dropped
 PROBE = (2, 3, 8)  # heads, units of a head and hidden units of the module that is built to see its parameters
 HIDDEN = (
     "dim_feedforward", "d_ff", "ffn_dim", "mlp_dim", "d_inner", "intermediate_size", "ffn_hidden", "hidden", "dff",
@@ -67,24 +68,17 @@ def adapt(obj: Any, target: str, options: Declaration) -> Subject:
     signature = match(allowed, f"{target}.forward", None, ("x", "eps", MASK))
     eps = None if found["eps"] else fixed_eps(False, eps_of(probe) if options.eps is None else options.eps, target)
     masked = mask_kind(signature.has(MASK), options, target)
-    kept: dict[Any, Any] = {}
 
-    def built(request: Request) -> Any:
-        x, hidden = request.arrays["x"], request.arrays["weight_1"].shape[0]
-        key = (request.normalized_shape, hidden, request.eps, x.dtype, request.device)
-        if key not in kept:
-            while len(kept) >= KEPT:
-                del kept[next(iter(kept))]
-            module = make(*request.normalized_shape, hidden, request.eps)
-            kept[key] = module.to(device=request.device, dtype=getattr(torch, x.dtype))
-        if kept[key].training != request.train:
-            kept[key].train(request.train)
-        return kept[key]
+    @functools.lru_cache(KEPT)
+    def built(sizes: tuple[int, ...], eps: float, dtype: str, device: str) -> Any:
+        return make(*sizes, eps).to(device=device, dtype=getattr(torch, dtype))
 
     def run(request: Request) -> Response:
+        sizes = (*request.normalized_shape, request.arrays["weight_1"].shape[0])
         try:
             with quiet():
-                module = built(request)
+                module = built(sizes, request.eps, request.arrays["x"].dtype, request.device)
+                in_mode(module, request.train)
         except Exception as error:  # a shape that an instance does not have, say
             return Response(refusal=first_line(error))
 
@@ -95,10 +89,7 @@ def adapt(obj: Any, target: str, options: Declaration) -> Subject:
             def called(values: Tensors) -> Any:
                 placed = storage.placed({n: values[n] for n in storage.names})
                 placed |= {path: zero(path) for path in storage.zeros}
-
-                def replaced(*args: Any, **kwargs: Any) -> Any:
-                    return torch.func.functional_call(module, placed, args, kwargs)
-
+                replaced = called_with(module, placed)
                 given = {name: value for name, value in values.items() if name in ("x", MASK)}
                 return signature.call(replaced, {**scalars(request), **given})
 

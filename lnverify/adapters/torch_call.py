@@ -6,6 +6,7 @@ that is None is absent; whatever the subject raises is a refusal with the phase 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -58,7 +59,7 @@ def scalars(request: Request) -> dict[str, Any]:
         "normalized_shape": request.normalized_shape,
         "axis": axis(request.normalized_shape),
         "dtype": request.arrays["x"].dtype,
-        **own_values(request.operation, request.arrays["x"].shape, request.normalized_shape),
+        **own_values(request),
     }
 
 
@@ -231,13 +232,11 @@ class _Run:
                 y.mul_(-0.5).add_(3.0)
         again = self.request.history == "repeated"
 
-        def back() -> Any:
-            return torch.autograd.grad(y, inputs, dy, allow_unused=True, create_graph=request.create_graph or second)
-
+        graph = request.create_graph or second
         with torch.enable_grad(), self.around_backward(leaves):
             if again:
                 torch.autograd.grad(y, inputs, dy, allow_unused=True, retain_graph=True)
-            grads = elsewhere(back) if request.history == "handed" else back()
+            grads = self.gradients(y, inputs, dy, create_graph=graph)
         if self.request.history == "followed" and not second:
             self.later_backward(leaves, call, names, dy)
         for name, grad in zip(names, grads, strict=True):
@@ -254,12 +253,17 @@ class _Run:
         deterministic = self.request.history == "deterministic"
         return surrounded("deterministic", self.request.device) if deterministic else nullcontext()
 
-    def several(self, ys: Tensors, names: list[str], leaves: Tensors) -> None:
-        """Gradients of several outputs at once."""
+    def gradients(self, *given: Any, create_graph: bool = False) -> Any:
+        """What autograd gives, None for what it does not reach; in another thread where the history says so."""
         import torch
 
+        back = functools.partial(torch.autograd.grad, *given, allow_unused=True, create_graph=create_graph)
+        return elsewhere(back) if self.request.history == "handed" else back()
+
+    def several(self, ys: Tensors, names: list[str], leaves: Tensors) -> None:
+        """Gradients of several outputs at once."""
         inputs, dys = [leaves[n] for n in names], [self.held[f"d{n}"].tensor for n in ys]
-        grads = torch.autograd.grad(list(ys.values()), inputs, dys, allow_unused=True)
+        grads = self.gradients(list(ys.values()), inputs, dys)
         for name, grad in zip(names, grads, strict=True):
             if grad is not None and f"d{name}" in self.request.wanted:
                 self.give(f"d{name}", self.as_asked(grad, name, leaves))

@@ -11,6 +11,7 @@ their places for the call, so that autograd carries every gradient back to the a
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -24,7 +25,7 @@ from lnverify.adapters.signature import Signature, cell_names, fixed_eps, match,
 from lnverify.adapters.torch_call import Tensors, answer, outputs, scalars
 from lnverify.adapters.torch_cell_storage import Storage
 from lnverify.adapters.torch_constructor import roles_of
-from lnverify.adapters.torch_tensors import RECENT
+from lnverify.adapters.torch_parameters import KEPT, called_with, in_mode
 from lnverify.errors import SignatureError
 from lnverify.operation import Operation, operation
 from lnverify.protocol import Request, Response
@@ -34,7 +35,6 @@ FRAMEWORK = "torch"
 INPUTS = ("input_size", "inputs", "input_dim", "in_features", "n_in", "input_sz", "in_dim", "d_in")
 UNITS = ("hidden_size", "units", "hidden_dim", "num_units", "n_hidden", "hidden_sz", "state_size", "d_hidden", "hidden")
 PROBE = (3, 4)  # inputs and units of the module that is built to see its parameters
-KEPT = 64  # modules; the oldest is dropped
 Values = Mapping[str, Any]
 
 
@@ -96,23 +96,16 @@ def adapt(obj: Any, target: str, options: Declaration) -> Subject:
     allowed = [p for p in parameters(getattr(probe, "_orig_mod", probe).forward) or () if p.name != "self"]
     signature = match(allowed, f"{target}.forward", None, cell_names(known, allowed, without=known.parameters))
     eps = None if found["eps"] else fixed_eps(False, eps_of(probe) if options.eps is None else options.eps, target)
-    kept: dict[Any, Any] = {}
 
-    def built(request: Request) -> Any:
-        x = request.arrays["x"]
-        key = (x.shape[-1], request.normalized_shape, request.eps, x.dtype, request.device)
-        if key not in kept:
-            while len(kept) >= KEPT:
-                del kept[next(iter(kept))]
-            module = make(x.shape[-1], request.normalized_shape[0], request.eps)
-            kept[key] = module.to(device=request.device, dtype=getattr(torch, x.dtype))
-        if kept[key].training != request.train:
-            kept[key].train(request.train)
-        return kept[key]
+    @functools.lru_cache(KEPT)
+    def built(inputs: int, units: int, eps: float, dtype: str, device: str) -> Any:
+        return make(inputs, units, eps).to(device=device, dtype=getattr(torch, dtype))
 
     def run(request: Request) -> Response:
+        x = request.arrays["x"]
         try:
-            module = built(request)
+            module = built(x.shape[-1], request.normalized_shape[0], request.eps, x.dtype, request.device)
+            in_mode(module, request.train)
         except Exception as error:  # a shape that an instance does not have, say
             return Response(refusal=first_line(error))
 
@@ -122,11 +115,7 @@ def adapt(obj: Any, target: str, options: Declaration) -> Subject:
         def bind(request: Request, tensors: Tensors) -> tuple[dict[str, Any], Callable[[Tensors], Any]]:
             def call(leaves: Tensors) -> Any:
                 placed = storage.placed(leaves) | {path: zero(path) for path in storage.zeros}
-                RECENT.extend(placed.values())
-
-                def replaced(*args: Any, **kwargs: Any) -> Any:
-                    return torch.func.functional_call(module, placed, args, kwargs)
-
+                replaced = called_with(module, placed)
                 fixed = {**scalars(request), **lengths(request, signature)}
                 return stepping(lambda v: signature.call(replaced, {**fixed, **v}), known, options)(leaves)
 

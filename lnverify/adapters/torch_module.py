@@ -8,6 +8,7 @@ dtype and device and then kept, as a user keeps it, so that state carried from c
 from __future__ import annotations
 
 import copy
+import functools
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -23,7 +24,8 @@ from lnverify.adapters.torch_call import Tensors, answer, outputs, scalars
 from lnverify.adapters.torch_constructor import Constructor, constructor, find_parameters
 from lnverify.adapters.torch_function import devices
 from lnverify.adapters.torch_module_actions import acted, holders
-from lnverify.adapters.torch_tensors import RECENT, to_array
+from lnverify.adapters.torch_parameters import KEPT, called_with, in_mode, write
+from lnverify.adapters.torch_tensors import to_array
 from lnverify.errors import SignatureError
 from lnverify.floats import FloatArray
 from lnverify.operation import blocks, cells, operation
@@ -32,7 +34,6 @@ from lnverify.subject import Declaration, Subject
 
 FRAMEWORK = "torch"
 MODES = {"both": (True, True), "weight": (True, False), "bias": (False, True), "none": (False, False)}
-KEPT = 64  # modules; the oldest is dropped, so that a long run over many shapes does not fill the memory
 PROBE = (8,)
 
 
@@ -82,7 +83,6 @@ def adapt(obj: Any, target: str, options: Declaration) -> Subject:
         make, found = _prototype(obj, target, options)
     else:
         make, found = _class(obj, target, options)
-    kept: dict[Any, Kept] = {}
     names = operation(options.operation or "layer_norm").arguments
     taken = tuple(n for n in names if n == "x" or any(m in ("both", n) for m in found["affine"]))
 
@@ -111,20 +111,18 @@ def adapt(obj: Any, target: str, options: Declaration) -> Subject:
             return act(request)
         weight, bias = "weight" in request.arrays, "bias" in request.arrays
         dtype = request.arrays["weight" if weight else "bias" if bias else "x"].dtype
-        key = (request.normalized_shape, request.eps, weight, bias, dtype, request.device)
-        if key not in kept:
-            module = make(request.normalized_shape, request.eps, weight, bias)
-            module = module.to(device=request.device, dtype=getattr(torch, dtype))
-            names_by_ours = find_parameters(module, request.normalized_shape, arguments)
-            if set(names_by_ours) != {n for n in ("weight", "bias") if n in request.arrays}:
-                has = ", ".join(names_by_ours) or "no parameters"
-                raise TypeError(f"{target} cannot be built with these parameters, it has {has}")
-            registered = dict(module.named_parameters())
-            by_ours = {ours: (name, registered[name]) for ours, name in names_by_ours.items()}
-            while len(kept) >= KEPT:
-                del kept[next(iter(kept))]
-            kept[key] = Kept(module, forward_signature(module, target), by_ours)
-        return kept[key]
+        return built(request.normalized_shape, request.eps, weight, bias, dtype, request.device)
+
+    @functools.lru_cache(KEPT)
+    def built(shape: tuple[int, ...], eps: float, weight: bool, bias: bool, dtype: str, device: str) -> Kept:
+        module = make(shape, eps, weight, bias).to(device=device, dtype=getattr(torch, dtype))
+        names_by_ours = find_parameters(module, shape, arguments)
+        if set(names_by_ours) != {n for n, present in (("weight", weight), ("bias", bias)) if present}:
+            has = ", ".join(names_by_ours) or "no parameters"
+            raise TypeError(f"{target} cannot be built with these parameters, it has {has}")
+        registered = dict(module.named_parameters())
+        by_ours = {ours: (name, registered[name]) for ours, name in names_by_ours.items()}
+        return Kept(module, forward_signature(module, target), by_ours)
 
     def run(request: Request) -> Response:
         try:
@@ -172,9 +170,7 @@ def _bind(
     torch: Any, entry: Kept, request: Request, tensors: Tensors
 ) -> tuple[dict[str, Any], Callable[[Tensors], Any]]:
     """Put the request's arrays into the module's parameters, which become the leaves."""
-    module = entry.module
-    if module.training != request.train:
-        module.train(request.train)
+    module = in_mode(entry.module, request.train)
     leaves: dict[str, Any] = {"x": tensors["x"]}
     for ours, (_, parameter) in entry.parameters.items():
         tensor = tensors[ours].detach()
@@ -182,12 +178,7 @@ def _bind(
             parameter.requires_grad_(ours in request.requires_grad)
             leaves[ours] = parameter
             continue
-        parameter.data = tensor if tensor.shape == parameter.shape else tensor.reshape(parameter.shape)
-        RECENT.append(tensor)
-        with torch.no_grad():
-            parameter.copy_(
-                parameter
-            )  # the version counter goes up, as it does where an optimiser or a checkpoint writes
+        write(parameter, tensor)
         parameter.requires_grad_(ours in request.requires_grad)
         leaves[ours] = parameter
     alone = len(entry.forward.parameters) == 1
@@ -198,11 +189,8 @@ def _bind(
             return module(given["x"]) if alone else entry.forward.call(module, {**fixed, "x": given["x"]})
         # Dual numbers cannot be written into a Parameter.
         replaced = {name: given[ours] for ours, (name, _) in entry.parameters.items()}
-
-        def replaced_call(*args: Any, **kwargs: Any) -> Any:
-            return torch.func.functional_call(module, replaced, args, kwargs)
-
-        return replaced_call(given["x"]) if alone else entry.forward.call(replaced_call, {**fixed, "x": given["x"]})
+        changed = called_with(module, replaced)
+        return changed(given["x"]) if alone else entry.forward.call(changed, {**fixed, "x": given["x"]})
 
     return leaves, call
 

@@ -8,6 +8,7 @@ running statistics (torch.func.functional_call), in evaluation mode for batch_no
 from __future__ import annotations
 
 import copy
+import functools
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -16,12 +17,12 @@ from typing import Any
 from lnverify.adapters import require, torch_function
 from lnverify.adapters.signature import our_name, parameters
 from lnverify.adapters.torch_constructor import AFFINE_FLAGS, BIAS_FLAGS, WIDTHS, roles_of
+from lnverify.adapters.torch_parameters import KEPT, called_with, in_mode
 from lnverify.errors import SignatureError
 from lnverify.operation import MOMENTUM, RUNNING
 from lnverify.subject import Declaration, Subject
 
 OPERATIONS = ("group_norm", "instance_norm", "batch_norm", "batch_norm_eval")
-KEPT = 64  # modules; the oldest is dropped
 CHANNELS, GROUPS = 8, 2  # of the module that is built to see its parameters
 COUNTS = ("num_channels", "num_features", "channels")  # attributes of an instance
 
@@ -45,31 +46,26 @@ class Source:
 def adapt(obj: Any, target: str, options: Declaration) -> Subject:
     """Raises FrameworkError without torch, SignatureError for an unknown constructor or an instance that hides its
     channels."""
-    torch = require("torch")
+    require("torch")
     source = _of_class(obj, target, options) if isinstance(obj, type) else _of_instance(obj, target, options)
-    training = options.operation != "batch_norm_eval"
+    evaluated = options.operation == "batch_norm_eval"
     names = _ours(source.probe.named_parameters(), ("weight", "bias"))
     buffers = _ours(source.probe.named_buffers(), RUNNING)
-    if not training and set(buffers) != {*RUNNING}:
+    if evaluated and set(buffers) != {*RUNNING}:
         raise SignatureError(f"{target} keeps no running statistics, without which {options.operation} is not defined.")
-    kept: dict[Any, Any] = {}
 
-    def built(x: Any, groups: int, eps: float, weight: bool, bias: bool) -> Any:
-        key = (x.shape[1], groups, eps, weight, bias, x.dtype, str(x.device))
-        if key not in kept:
-            while len(kept) >= KEPT:
-                del kept[next(iter(kept))]
-            module = source.build(x.shape[1], groups, eps, weight, bias)
-            kept[key] = module.to(device=x.device, dtype=x.dtype).train(training)
-        return kept[key]
+    @functools.lru_cache(KEPT)
+    def built(channels: int, groups: int, eps: float, weight: bool, bias: bool, dtype: Any, device: Any) -> Any:
+        return source.build(channels, groups, eps, weight, bias).to(device=device, dtype=dtype)
 
-    def run(x: Any, groups: int, eps: float, given: Mapping[str, Any]) -> Any:
-        module = built(x, groups, eps, given["weight"] is not None, given["bias"] is not None)
+    def run(x: Any, groups: int, eps: float, training: bool, given: Mapping[str, Any]) -> Any:
+        has = given["weight"] is not None, given["bias"] is not None
+        module = in_mode(built(x.shape[1], groups, eps, *has, x.dtype, x.device), training)
         unbatched = getattr(module, "_get_no_batch_dim", None)  # of InstanceNorm2d: (C, H, W)
         if unbatched is not None and x.dim() == unbatched():
             raise ValueError(f"this module takes x of {x.dim()} dimensions for one row")
         theirs = {**names, **buffers}
-        return torch.func.functional_call(module, {theirs[n]: v for n, v in given.items() if v is not None}, (x,))
+        return called_with(module, {theirs[n]: v for n, v in given.items() if v is not None})(x)
 
     found = replace(options, affine=options.affine or source.modes, arguments=None)
     if source.eps is not None:
@@ -85,18 +81,20 @@ def adapt(obj: Any, target: str, options: Declaration) -> Subject:
 def _call(run: Callable[..., Any], operation: str, fixed: float | None, tracks: bool) -> Callable[..., Any]:
     """The modules as one function, with parameters for what they can be given."""
 
-    def plain(x: Any, weight: Any = None, bias: Any = None, eps: float = fixed or 0.0) -> Any:
-        return run(x, 1, eps, {"weight": weight, "bias": bias})
+    def plain(x: Any, weight: Any = None, bias: Any = None, eps: float = fixed or 0.0, training: bool = True) -> Any:
+        return run(x, 1, eps, training, {"weight": weight, "bias": bias})
 
-    def grouped(x: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = fixed or 0.0) -> Any:
-        return run(x, num_groups, eps, {"weight": weight, "bias": bias})
+    def grouped(
+        x: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = fixed or 0.0, training: bool = True
+    ) -> Any:
+        return run(x, num_groups, eps, training, {"weight": weight, "bias": bias})
 
     def tracking(
         x: Any, running_mean: Any = None, running_var: Any = None, weight: Any = None, bias: Any = None,
-        momentum: float = MOMENTUM, eps: float = fixed or 0.0,
+        momentum: float = MOMENTUM, eps: float = fixed or 0.0, training: bool = True,
     ) -> Any:  # fmt: skip
         given = {"weight": weight, "bias": bias, "running_mean": running_mean, "running_var": running_var}
-        return run(x, 1, eps, given)
+        return run(x, 1, eps, training, given)
 
     if operation == "group_norm":
         return grouped

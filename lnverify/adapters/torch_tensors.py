@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,9 +17,6 @@ SIGNED: dict[str, type[np.signedinteger[Any]]] = {
     "float16": np.int16,
     "bfloat16": np.int16,
 }
-# The latest parameters of modules, kept alive so that the next ones lie elsewhere: in a program parameters stay where
-# they are, and a module that keeps something by their address and version is right.
-RECENT: deque[Any] = deque(maxlen=64)
 LARGEST = 1 << 28  # elements that are copied; beyond it a shape is wrong, an expanded scalar say
 NATIVE: dict[str, type[np.floating[Any]]] = {
     "float64": np.float64,

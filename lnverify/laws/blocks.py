@@ -15,7 +15,7 @@ from lnverify.block import MASK, Block
 from lnverify.case import Case
 from lnverify.evaluation import Evaluation
 from lnverify.floats import FORMATS, Float64Array, FloatArray
-from lnverify.law import INAPPLICABLE, VACUOUS, Outcome, law
+from lnverify.law import INAPPLICABLE, VACUOUS, Outcome, first_bad, law
 from lnverify.norms.blocks import BlockBounds
 from lnverify.norms.judge import judge, judge_values, measured
 from lnverify.operation import operation
@@ -33,11 +33,6 @@ def _block(case: Case) -> Block:
     return found
 
 
-def _plain(case: Case, **arrays: FloatArray | None) -> Case:
-    """The case for the forward alone, with other arrays."""
-    return case.with_arrays(dy=None, **arrays)
-
-
 def _right_as_it_is(ev: Evaluation) -> bool:
     """Whether LN801 finds no fault with the block itself, so that something can be learned of the rest."""
     return judge(ev, "y").state in ("holds", "vacuous")
@@ -49,10 +44,7 @@ def _judged(run: Evaluation, what: str, cause: str) -> Outcome:
     if judgement.state == "refused":
         text = f"{what}: {judgement.message}"
         return Outcome("crashed", float("inf"), "y", message=text, cause=cause, case=run.case)
-    if judgement.state in ("violated", "missing", "shape"):
-        told = judgement.sentence() if judgement.state == "violated" else judgement.message or "no y"
-        return replace(judgement.outcome(cause, f"{what}: {told}"), state="violated", case=run.case)
-    return judgement.outcome("")
+    return judgement.blame(what, cause, run.case) if judgement.wrong else judgement.outcome("")
 
 
 def _exactly(run: Evaluation, due: Float64Array, what: str, cause: str) -> Outcome:
@@ -84,9 +76,7 @@ def _known(ev: Evaluation, positions: int, got: FloatArray, case: Case, what: st
     bounds = measured(ev.again(case))
     assert isinstance(bounds, BlockBounds)
     judgement = judge_values(BlockBounds(bounds.block, bounds.compute, positions), "y", got)
-    if judgement.state == "violated":
-        return replace(judgement.outcome(cause, f"{what}: {judgement.sentence()}"), case=case)
-    return judgement.outcome("")
+    return judgement.blame(what, cause, case) if judgement.wrong else judgement.outcome("")
 
 
 @law("LN901", name="block-modes", severity="error", operation="blocks", needs=("module",), limit=12, source=VASWANI)
@@ -98,14 +88,14 @@ def block_modes(ev: Evaluation) -> Outcome:
     """
     if not _right_as_it_is(ev):
         return INAPPLICABLE
-    best = VACUOUS
-    for mode, grad_mode in (("eval", "enabled"), ("eval", "no_grad"), ("eval", "inference"), ("train", "no_grad")):
-        case = replace(_plain(ev.case), train=mode == "train", grad_mode=grad_mode)
-        outcome = _judged(ev.again(case), f"In {mode} mode, {grad_mode}", f"it is wrong in {mode} mode")
-        if outcome.bad:
-            return outcome
-        best = outcome if outcome.informative else best
-    return best
+    modes = (("eval", "enabled"), ("eval", "no_grad"), ("eval", "inference"), ("train", "no_grad"))
+    return first_bad(
+        _judged(
+            ev.again(replace(ev.case.forward_alone(), train=mode == "train", grad_mode=grad_mode)),
+            f"In {mode} mode, {grad_mode}", f"it is wrong in {mode} mode",
+        )
+        for mode, grad_mode in modes
+    )  # fmt: skip
 
 
 @law("LN902", name="block-branches-off", severity="error", operation="blocks", limit=24, source=f"{VASWANI}; {XIONG}")
@@ -118,7 +108,7 @@ def block_branches_off(ev: Evaluation) -> Outcome:
     if ev.response.refusal is not None:
         return INAPPLICABLE
     off = ("weight_o", "bias_o", "weight_2", "bias_2")
-    run = ev.again(_plain(ev.case, **_zeros(ev.case, off)))
+    run = ev.again(ev.case.forward_alone(**_zeros(ev.case, off)))
     if run.response.refusal is not None or not np.isfinite(measured(run).exact.pair("y").hi).all():
         return INAPPLICABLE
     if not _block(ev.case).pre:
@@ -148,7 +138,7 @@ def block_last_norm(ev: Evaluation) -> Outcome:
     """
     if _block(ev.case).pre or not ev.case.has("gain_2") or ev.response.refusal is not None:
         return INAPPLICABLE
-    run = ev.again(_plain(ev.case, **_zeros(ev.case, ["gain_2"])))
+    run = ev.again(ev.case.forward_alone(**_zeros(ev.case, ["gain_2"])))
     if run.response.refusal is not None:
         return INAPPLICABLE
     if not _in_range(run):
@@ -172,19 +162,15 @@ def block_equal_positions(ev: Evaluation) -> Outcome:
     x = ev.case.arrays["x"]
     one = np.ascontiguousarray(x.bits[:, :1])
     many = FloatArray(x.dtype, np.ascontiguousarray(np.repeat(one, MANY, axis=1)))
-    got = ev.again(_with_positions(_plain(ev.case, x=many), MANY)).output("y")
+    got = ev.again(_with_positions(ev.case.forward_alone(x=many), MANY)).output("y")
     if got is None or got.shape != many.shape:
         return INAPPLICABLE  # so many positions need not be accepted
-    case = _with_positions(_plain(ev.case, x=FloatArray(x.dtype, one)), 1)
-    best = VACUOUS
-    for t in SEEN:
-        there = FloatArray(got.dtype, np.ascontiguousarray(got.bits[:, t : t + 1]))
-        what = f"At position {t} of {MANY} equal ones"
-        outcome = _known(ev, MANY, there, case, what, "equal positions are not as one")
-        if outcome.bad:
-            return outcome
-        best = outcome if outcome.informative else best
-    return best
+    case = _with_positions(ev.case.forward_alone(x=FloatArray(x.dtype, one)), 1)
+    parts = {t: FloatArray(got.dtype, np.ascontiguousarray(got.bits[:, t : t + 1])) for t in SEEN}
+    cause = "equal positions are not as one"
+    return first_bad(
+        _known(ev, MANY, there, case, f"At position {t} of {MANY} equal ones", cause) for t, there in parts.items()
+    )
 
 
 def _with_positions(case: Case, count: int) -> Case:
@@ -206,19 +192,13 @@ def block_batch(ev: Evaluation) -> Outcome:
     factors = np.array([(-1.0) ** k * 2.0 ** (k % 5 - 2) for k in range(1, MANY - 1)])
     others = one[:, :, ::-1] * factors[:, None, None]
     many = FloatArray.of(np.concatenate([one, others, one]), x.dtype)
-    got = ev.again(_plain(ev.case, x=many)).output("y")
+    got = ev.again(ev.case.forward_alone(x=many)).output("y")
     if got is None or got.shape != many.shape:
         return INAPPLICABLE  # so many sequences need not be accepted
-    case = _plain(ev.case, x=FloatArray(x.dtype, np.ascontiguousarray(x.bits[:1])))
-    best = VACUOUS
-    for number in (0, MANY - 1):
-        there = FloatArray(got.dtype, np.ascontiguousarray(got.bits[number : number + 1]))
-        what = f"Sequence {number} of {MANY}"
-        outcome = _known(ev, 0, there, case, what, "a sequence depends on others in the batch")
-        if outcome.bad:
-            return outcome
-        best = outcome if outcome.informative else best
-    return best
+    case = ev.case.forward_alone(x=FloatArray(x.dtype, np.ascontiguousarray(x.bits[:1])))
+    ends = {n: FloatArray(got.dtype, np.ascontiguousarray(got.bits[n : n + 1])) for n in (0, MANY - 1)}
+    cause = "a sequence depends on others in the batch"
+    return first_bad(_known(ev, 0, there, case, f"Sequence {n} of {MANY}", cause) for n, there in ends.items())
 
 
 @law("LN906", name="block-hidden-position", severity="warning", operation="blocks", needs=("mask",), limit=12,
@@ -233,13 +213,13 @@ def block_hidden_position(ev: Evaluation) -> Outcome:
     x = ev.case.arrays["x"]
     if x.shape[1] < 2 or not _right_as_it_is(ev):
         return INAPPLICABLE
-    before = _with_positions(_plain(_masked(ev.case), x=FloatArray(x.dtype, _cut(x))), x.shape[1] - 1)
+    before = _with_positions(_masked(ev.case).forward_alone(x=FloatArray(x.dtype, _cut(x))), x.shape[1] - 1)
     hidden = _hidden(ev.case)
     if hidden is None:
         return VACUOUS
     values = x.values.copy()
     values[:, -1] = hidden
-    whole = _with_positions(_plain(_masked(ev.case), x=FloatArray.of(values, x.dtype)), x.shape[1])
+    whole = _with_positions(_masked(ev.case).forward_alone(x=FloatArray.of(values, x.dtype)), x.shape[1])
     got = ev.again(whole).output("y")
     if got is None or got.shape != x.shape:
         return INAPPLICABLE

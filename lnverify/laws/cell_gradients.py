@@ -9,6 +9,7 @@ import numpy as np
 from lnverify.case import Case
 from lnverify.evaluation import Evaluation
 from lnverify.floats import FloatArray
+from lnverify.judgement import Judgement
 from lnverify.law import INAPPLICABLE, VACUOUS, Outcome, law
 from lnverify.laws.operation_calls import right
 from lnverify.norms.bound import due
@@ -42,15 +43,11 @@ def cell_cotangents(ev: Evaluation) -> Outcome:
         for gradient in alone.gradients() if answer.refusal is None else ():
             if gradient not in ev.response.arrays:
                 continue
-            got = answer.arrays.get(gradient) or FloatArray.of(
-                np.zeros(ev.case.arrays[gradient[1:]].shape), ev.case.dtype
-            )
-            judgement = judge_values(bounds, gradient, got)
-            if judgement.state in ("violated", "shape"):
-                told = judgement.sentence() if judgement.state == "violated" else judgement.message
-                text = f"With a cotangent of {output} alone: {told}"
-                cause = f"the gradients of {output} alone are wrong"
-                return replace(judgement.outcome(cause, text), state="violated", case=alone)
+            zero = FloatArray.of(np.zeros(ev.case.arrays[gradient[1:]].shape), ev.case.dtype)
+            judgement = judge_values(bounds, gradient, answer.arrays.get(gradient, zero))
+            if judgement.wrong:
+                what, cause = f"With a cotangent of {output} alone", f"the gradients of {output} alone are wrong"
+                return judgement.blame(what, cause, alone)
             best = judgement.outcome("") if judgement.state == "holds" else best
     return best
 
@@ -87,17 +84,14 @@ def sequence_gradient(ev: Evaluation) -> Outcome:
     if answer.refusal is not None:
         return INAPPLICABLE
     unrolled = Unrolled(case, measured(ev).compute)
+    what, cause = f"Over {case.arrays['x'].shape[0]} steps", "gradients through time are wrong"
     best = VACUOUS
     for name in wanted:
         got = answer.arrays.get(name)
         if got is None:
-            text = f"{name} is missing after {case.arrays['x'].shape[0]} steps."
-            return Outcome("violated", float("inf"), name, message=text, cause="gradients through time are wrong",
-                           case=case)  # fmt: skip
+            return Judgement(name, "missing").blame(what, cause, case)
         judgement = judge_against(name, got, unrolled.pair(name), unrolled.bound(name), due(case, name))
-        if judgement.state in ("violated", "shape"):
-            told = judgement.sentence() if judgement.state == "violated" else judgement.message
-            text = f"Over {case.arrays['x'].shape[0]} steps: {told}"
-            return replace(judgement.outcome("gradients through time are wrong", text), state="violated", case=case)
+        if judgement.wrong:
+            return judgement.blame(what, cause, case)
         best = judgement.outcome("") if judgement.state == "holds" else best
     return best

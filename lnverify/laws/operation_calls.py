@@ -1,4 +1,4 @@
-"""LN820 to LN823: how norms other than layer norm, and cells, are called: memory, what came before, and modes."""
+"""LN820 to LN823: how norms other than layer norm, cells and blocks are called: memory, what came before, modes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from dataclasses import replace
 
 from lnverify.case import Case
 from lnverify.evaluation import Evaluation
+from lnverify.judgement import Judgement
 from lnverify.law import INAPPLICABLE, Outcome, first_bad, law
+from lnverify.laws.history import SMALL
 from lnverify.norms.judge import judge, judge_values, measured
 from lnverify.operation import operation
 
@@ -19,10 +21,9 @@ def _outputs(case: Case) -> tuple[str, ...]:
     return (*known.outputs, *(case.gradients() if complete else ()))
 
 
-def forward_alone(case: Case) -> Case:
-    """The case without cotangents, in which nothing requires a gradient."""
-    known = operation(case.operation)
-    return replace(case.with_arrays(**dict.fromkeys(known.cotangents)), requires_grad=())
+def _without_gradients(case: Case) -> Case:
+    """The case for the forward alone, in which nothing requires a gradient."""
+    return replace(case.forward_alone(), requires_grad=())
 
 
 def right(ev: Evaluation) -> bool:
@@ -39,13 +40,9 @@ def same_numbers(ev: Evaluation, case: Case, what: str, cause: str) -> Outcome:
     outcome = INAPPLICABLE
     for name in wanted if response.refusal is None else ():
         got = response.arrays.get(name)
-        if got is None:
-            text = f"{what}: {name} is missing."
-            return Outcome("violated", float("inf"), name, message=text, cause=cause, case=case)
-        judgement = judge_values(measured(ev), name, got)
-        if judgement.state in ("violated", "shape"):
-            told = judgement.sentence() if judgement.state == "violated" else judgement.message
-            return replace(judgement.outcome(cause, f"{what}: {told}"), state="violated", case=case)
+        judgement = Judgement(name, "missing") if got is None else judge_values(measured(ev), name, got)
+        if judgement.wrong:
+            return judgement.blame(what, cause, case)
         outcome = judgement.outcome("") if judgement.state == "holds" else outcome
     return outcome
 
@@ -58,7 +55,7 @@ def operation_arguments(ev: Evaluation) -> Outcome:
     With gradients and without, where code that saves memory takes a state or x for its scratch.
     """
     known = operation(ev.case.operation)
-    bare = replace(forward_alone(ev.case), grad_mode="no_grad")
+    bare = replace(_without_gradients(ev.case), grad_mode="no_grad")
     runs = [
         ("", ev.case, ev.response),
         (" without gradients", bare, Evaluation(bare, ev.evaluator).ask(*known.outputs)),
@@ -117,24 +114,30 @@ def _named(layouts: Mapping[str, str]) -> str:
 @law("LN822", name="operation-history", severity="error", operation="derived", limit=24, runs=8,
      source="karpathy/llm.c#408; apache/mxnet#18499; Hsword/Hetu#17")  # fmt: skip
 def operation_history(ev: Evaluation) -> Outcome:
-    """Other calls do not matter: outputs and gradients are right after a call on other numbers in the same memory, and
-    where a call on other numbers runs before they are read.
+    """Other calls do not matter: outputs and gradients are right after a call on other numbers in the same memory,
+    where a call on other numbers runs before they are read, for small cases also 33, and where another thread runs the
+    backward.
 
     Bound: that of LN801 and LN802. With gradients, and without them in evaluation mode, where results are kept.
     """
     if not right(ev):
         return INAPPLICABLE
-    bare = replace(forward_alone(ev.case), grad_mode="no_grad", train=ev.case.operation == "batch_norm")
+    bare = replace(_without_gradients(ev.case), grad_mode="no_grad", train=ev.case.operation == "batch_norm")
     cases = [ev.case]
     if not same_numbers(ev, bare, "", "").bad:  # else LN804 or LN823 says so
         cases.append(bare)
+    histories = [
+        ("overwritten", "After a call on other numbers in the same memory", "an earlier call changes the result"),
+        ("followed", "After a later call on other numbers", "a later call changes an earlier result"),
+        ("handed", "With the backward in another thread", "the backward depends on its thread"),
+    ]
+    if ev.case.size <= SMALL:
+        histories.append(("crowded", "After 33 later calls on other numbers", histories[1][2]))
     return first_bad(
         same_numbers(ev, replace(case, history=history, recipe=None), what, cause)
         for case in cases
-        for history, what, cause in (
-            ("overwritten", "After a call on other numbers in the same memory", "an earlier call changes the result"),
-            ("followed", "After a later call on other numbers", "a later call changes an earlier result"),
-        )
+        for history, what, cause in histories
+        if history != "handed" or case is ev.case
     )
 
 
@@ -148,7 +151,7 @@ def norm_modes(ev: Evaluation) -> Outcome:
     """
     if not right(ev):
         return INAPPLICABLE
-    bare = forward_alone(ev.case)
+    bare = _without_gradients(ev.case)
     modes = [(f"in {mode} mode", replace(bare, grad_mode=mode)) for mode in ("no_grad", "inference")]
     if ev.case.operation != "batch_norm":
         modes.append(("in evaluation mode", replace(bare, train=False)))

@@ -1,4 +1,4 @@
-"""LN809, LN813, LN814: gradients of norms and cells asked for alone; forward mode and double backward of norms."""
+"""LN809, LN813, LN814: gradients that are asked for alone; forward mode and double backward of norms."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 from lnverify.case import Case
 from lnverify.evaluation import Evaluation
 from lnverify.floats import FORMATS
+from lnverify.judgement import Judgement
 from lnverify.law import INAPPLICABLE, VACUOUS, Outcome, first_bad, law
 from lnverify.laws.autodiff import present_parameters
 from lnverify.norms.bound import NormBounds
@@ -18,13 +19,14 @@ from lnverify.norms.judge import judge, judge_values, measure, measured
 from lnverify.operation import operation
 
 DERIVED = "the derived programs of reference/norms.py; running errors, Higham (2002), 3.3"
+FEW = 3  # arguments of which every set is asked for: x, weight and bias
 ASKED = "a gradient depends on which arguments require one"
 
 
 @law("LN809", name="operation-subsets", severity="error", operation="derived", needs=("dx",), limit=24,
      source="pytorch/pytorch#18233, #79705, #193016")  # fmt: skip
 def operation_subsets(ev: Evaluation) -> Outcome:
-    """A gradient of a norm or of a cell does not depend on which other arguments require one.
+    """A gradient of a norm, cell or block does not depend on which other arguments require one.
 
     Bound: that of LN802, which the case keeps where all gradients are asked for; what is wrong or refused there is left
     to it. Of a norm every subset is asked for: parameters alone, x alone, one of them frozen. Of a cell or block x, the
@@ -46,14 +48,10 @@ def operation_subsets(ev: Evaluation) -> Outcome:
             return Outcome("crashed", np.inf, f"d{subset[0]}", message=text, cause=ASKED, case=case)
         for name in subset:
             got = answer.arrays.get(f"d{name}")
-            if got is None:
-                text = f"d{name} is missing {alone}."
-                return Outcome("violated", np.inf, f"d{name}", message=text, cause=ASKED, case=case)
-            judgement = judge_values(bounds, f"d{name}", got)
-            if judgement.state in ("violated", "shape"):
-                told = judgement.sentence() if judgement.state == "violated" else judgement.message
-                text = f"d{name} is wrong {alone}: {told}"
-                return replace(judgement.outcome(ASKED, text), state="violated", case=case)
+            missing = Judgement(f"d{name}", "missing")
+            judgement = missing if got is None else judge_values(bounds, f"d{name}", got)
+            if judgement.wrong:
+                return judgement.blame(f"d{name} is wrong {alone}", ASKED, case)
             best = _nearer(best, judgement.outcome(""))
     return best
 
@@ -66,9 +64,9 @@ def _nearer(best: Outcome, outcome: Outcome) -> Outcome:
 
 
 def _subsets(case: Case, present: list[str]) -> Iterator[tuple[str, ...]]:
-    """Sets of arguments, neither empty nor all."""
+    """Sets of arguments, neither empty nor all: every one of a few arguments, and some of many."""
     known = operation(case.operation)
-    if known.cell is None and known.block is None:  # of x, weight and bias, or of x and g
+    if len(present) <= FEW:
         for mask in range(1, 2 ** len(present) - 1):
             yield tuple(name for place, name in enumerate(present) if mask >> place & 1)
         return

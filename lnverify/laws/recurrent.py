@@ -25,11 +25,6 @@ def operation_of(case: Case) -> tuple[Operation, Mapping[str, str]]:
     return known, known.cell.states
 
 
-def plain(case: Case, **arrays: FloatArray | None) -> Case:
-    """The case for the forward alone, with other arrays."""
-    return case.with_arrays(**dict.fromkeys(operation_of(case)[0].cotangents), **arrays)
-
-
 def wrong_anyway(ev: Evaluation) -> bool:
     """Whether LN801 finds fault with the step itself, so that nothing can be learned of how it is called."""
     return any(judge(ev, output).state not in ("holds", "vacuous") for output in operation_of(ev.case)[0].outputs)
@@ -39,16 +34,9 @@ def _judged(run: Evaluation, what: str, cause: str) -> Outcome:
     """Every output of a run by LN801's bound; a refusal is a crash."""
     if run.response.refusal is not None:
         text = f"{what}: {run.response.refusal}"
-        return replace(Outcome("crashed", float("inf"), "y", message=text, cause=cause), case=run.case)
-    best = INAPPLICABLE
-    for output in operation_of(run.case)[0].outputs:
-        judgement = judge(run, output)
-        if judgement.state in ("violated", "missing", "shape"):
-            told = judgement.sentence() if judgement.state == "violated" else judgement.message or f"no {output}"
-            return replace(judgement.outcome(cause, f"{what}: {told}"), state="violated", case=run.case)
-        outcome = judgement.outcome("")
-        best = outcome if outcome.informative else best
-    return best if best.informative else VACUOUS
+        return Outcome("crashed", float("inf"), "y", message=text, cause=cause, case=run.case)
+    judgements = (judge(run, output) for output in operation_of(run.case)[0].outputs)
+    return first_bad(j.blame(what, cause, run.case) if j.wrong else j.outcome("") for j in judgements)
 
 
 @law("LN804", name="cell-modes", severity="error", operation="cells", needs=("module",), limit=24, source=PAPER)
@@ -62,7 +50,7 @@ def cell_modes(ev: Evaluation) -> Outcome:
     modes = (("eval", "enabled"), ("eval", "no_grad"), ("train", "no_grad"))
     return first_bad(
         _judged(
-            ev.again(replace(plain(ev.case), train=mode == "train", grad_mode=grad_mode)),
+            ev.again(replace(ev.case.forward_alone(), train=mode == "train", grad_mode=grad_mode)),
             f"In {mode} mode, {grad_mode}", f"it is wrong in {mode} mode",
         )
         for mode, grad_mode in modes
@@ -81,12 +69,12 @@ def cell_resting(ev: Evaluation) -> Outcome:
     known, _ = operation_of(ev.case)
     best = VACUOUS
     for train, grad_mode, said in ((True, "enabled", ""), (False, "no_grad", ", no gradients")):
-        given = ev.again(replace(plain(ev.case, **_zeros(ev.case)), train=train, grad_mode=grad_mode))
+        given = ev.again(replace(ev.case.forward_alone(**_zeros(ev.case)), train=train, grad_mode=grad_mode))
         if _judged(given, "", "").bad:
             continue
         for when in ("at once", "again", "after another sequence"):
             if when == "after another sequence":
-                ev.again(plain(ev.case)).ask(*known.outputs, fresh=True)
+                ev.again(ev.case.forward_alone()).ask(*known.outputs, fresh=True)
             asked = replace(resting(ev.case), train=train, grad_mode=grad_mode)
             answer = ev.evaluator.subject.run(asked.request(*known.outputs))
             run = Evaluation(given.case, ev.evaluator, answer)
@@ -110,7 +98,7 @@ def cell_resting_dtype(ev: Evaluation) -> Outcome:
     Bound: none. A state made in the framework's default dtype promotes all that follows.
     """
     known, _ = operation_of(ev.case)
-    given = ev.again(plain(ev.case, **_zeros(ev.case))).ask(*known.outputs).arrays
+    given = ev.again(ev.case.forward_alone(**_zeros(ev.case))).ask(*known.outputs).arrays
     found = ev.evaluator.subject.run(resting(ev.case).request(*known.outputs)).arrays
     for name in known.outputs:
         if name not in given or name not in found:
@@ -129,7 +117,7 @@ def cell_output(ev: Evaluation) -> Outcome:
     Bound: none; both are one array in every cell of these operations. Where only one of them is returned there is
     nothing to compare, and the law holds.
     """
-    answer = ev.again(plain(ev.case)).ask("y", "hy")
+    answer = ev.again(ev.case.forward_alone()).ask("y", "hy")
     y, hy = answer.arrays.get("y"), answer.arrays.get("hy")
     if y is None or hy is None:
         return INAPPLICABLE

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from lnverify.case import Case
 from lnverify.evaluation import Evaluation
 from lnverify.floats import FloatArray
 from lnverify.law import INAPPLICABLE, VACUOUS, Outcome, law
-from lnverify.laws.recurrent import PAPER, operation_of, plain, wrong_anyway
+from lnverify.laws.recurrent import PAPER, operation_of, wrong_anyway
 from lnverify.norms.bound import due
 from lnverify.norms.cells import CellBounds
 from lnverify.norms.judge import judge_against, judge_values, measured
@@ -30,7 +30,7 @@ def _several(case: Case, steps: int, turn: int = 0) -> Case:
     other = FloatArray.of(-case.arrays["x"].values, case.dtype).bits
     forms = (bits, bits[::-1, ::-1], other, other[::-1, ::-1])
     chosen = [forms[0], *(forms[(number + turn) % len(forms)] for number in range(1, steps))]
-    return plain(case, x=FloatArray(case.dtype, np.ascontiguousarray(np.stack(chosen))))
+    return case.forward_alone(x=FloatArray(case.dtype, np.ascontiguousarray(np.stack(chosen))))
 
 
 def _step(several: FloatArray, number: int) -> FloatArray:
@@ -58,7 +58,7 @@ def sequence_steps(ev: Evaluation) -> Outcome:
         x = FloatArray(ev.case.dtype, np.ascontiguousarray(whole.arrays["x"].bits[:count]))
         answer = ev.again(whole.with_arrays(x=x)).ask(*operation.outputs, "hy")
         found, after = answer.arrays.get("y"), _after(answer, operation)
-        step = plain(ev.case, x=_step(whole.arrays["x"], count - 1), **before)
+        step = ev.case.forward_alone(x=_step(whole.arrays["x"], count - 1), **before)
         shape = (count, *ev.case.arrays["h"].shape)
         if answer.refusal is not None or found is None or found.shape != shape or set(after) != set(operation.states):
             text = answer.refusal or f"{count} steps give outputs of shape {found.shape if found else ()}, not {shape}."
@@ -70,10 +70,9 @@ def sequence_steps(ev: Evaluation) -> Outcome:
         seeded.around = around
         for output, state in states.items():
             judgement = judge_values(seeded, output, after[state])
-            if same and judgement.state in ("violated", "shape"):
-                told = judgement.sentence() if judgement.state == "violated" else judgement.message
-                text = f"The state after {count} steps at once, from that after {count - 1}: {told}"
-                return replace(judgement.outcome("several steps at once are wrong", text), state="violated", case=step)
+            if same and judgement.wrong:
+                what = f"The state after {count} steps at once, from that after {count - 1}"
+                return judgement.blame(what, "several steps at once are wrong", step)
             best = judgement.outcome("") if same and count > 1 and judgement.state == "holds" else best
         around = {state: 2 * bounds.bound(output) for output, state in states.items()}
         before, outputs = after, found
@@ -95,7 +94,7 @@ def sequence_causal(ev: Evaluation) -> Outcome:
     """
     if wrong_anyway(ev):
         return INAPPLICABLE
-    right = plain(ev.case)
+    right = ev.case.forward_alone()
     best = VACUOUS
     for turn in range(STEPS):
         answer = ev.again(_several(ev.case, STEPS, turn)).ask("y")
@@ -104,9 +103,8 @@ def sequence_causal(ev: Evaluation) -> Outcome:
             return INAPPLICABLE  # LN807 says so
         first = FloatArray(found.dtype, np.ascontiguousarray(found.bits[0]))
         judgement = judge_values(measured(ev.again(right)), "y", first)
-        if judgement.state == "violated":
-            text = f"The first of {STEPS} outputs: {judgement.sentence()}"
-            return replace(judgement.outcome("later steps move earlier outputs", text), case=right)
+        if judgement.wrong:
+            return judgement.blame(f"The first of {STEPS} outputs", "later steps move earlier outputs", right)
         best = judgement.outcome("") if judgement.state == "holds" else best
     return best
 
@@ -134,21 +132,25 @@ def sequence_lengths(ev: Evaluation) -> Outcome:
     if found.shape != (STEPS, *ev.case.arrays["h"].shape):
         return INAPPLICABLE  # LN807 says so
     unrolled = Unrolled(whole, measured(ev).compute)
+    said = f"With lengths {', '.join(map(str, lengths[:6]))}"
     best = VACUOUS
-    for count in range(1, STEPS + 1):
-        for output, state in states.items():
-            exact, bound = unrolled.state(state, count)
-            ended = np.array([length == count for length in lengths])
-            running = np.array([length >= count for length in lengths])
-            parts = (
-                [(f"{output} at step {count}", _step(answer.arrays["y"], count - 1), running)] if output == "y" else []
-            )
-            parts.append((f"the last {state} of a row of length {count}", after[state], ended))
-            for told, got, where in parts:
-                limit = np.where(where[:, None], bound, np.inf)
-                judgement = judge_against(output, got, exact, limit, due(ev.case, output))
-                if judgement.state == "violated":
-                    text = f"With lengths {', '.join(map(str, lengths[:6]))}, {told}: {judgement.sentence()}"
-                    return replace(judgement.outcome("lengths of rows are not kept", text), case=case)
-                best = judgement.outcome("") if judgement.state == "holds" else best
+    for told, output, state, count, got, rows_there in _with_lengths(found, after, states, lengths):
+        exact, bound = unrolled.state(state, count)
+        limit = np.where(rows_there[:, None], bound, np.inf)
+        judgement = judge_against(output, got, exact, limit, due(ev.case, output))
+        if judgement.wrong:
+            return judgement.blame(f"{said}, {told}", "lengths of rows are not kept", case)
+        best = judgement.outcome("") if judgement.state == "holds" else best
     return best
+
+
+def _with_lengths(
+    y: FloatArray, after: Mapping[str, FloatArray], states: Mapping[str, str], lengths: list[int]
+) -> Iterator[tuple[str, str, str, int, FloatArray, np.ndarray]]:
+    """What is known of a run with lengths: a name, output, state and step, the values, and the rows that have them."""
+    for count in range(1, STEPS + 1):
+        running = np.array([length >= count for length in lengths])
+        yield f"y at step {count}", "y", states["y"], count, _step(y, count - 1), running
+        ended = np.array([length == count for length in lengths])
+        for output, state in states.items():
+            yield f"the last {state} of a row of length {count}", output, state, count, after[state], ended

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import torch
@@ -47,6 +48,49 @@ def inference_unbiased(x: Any, num_groups: int, weight: Any = None, bias: Any = 
     return affine(normalized(rows, 2, eps, correction).reshape(x.shape), weight, bias)
 
 
+class _Kept(torch.autograd.Function):
+    """Group norm whose backward asks what is kept outside the call: `where` says what, and where."""
+
+    ring: list[Any] = [None] * 4
+    calls = 0
+    mine = threading.local()
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, groups: int, eps: float, where: str) -> Any:
+        rows = grouped(x, groups)
+        variance, mean = torch.var_mean(rows, 2, correction=0, keepdim=True)
+        r = torch.rsqrt(variance + eps)
+        _Kept.calls += 1
+        ctx.slot, _Kept.mine.eps = _Kept.calls % 4, eps
+        _Kept.ring[ctx.slot] = r
+        ctx.save_for_backward(rows - mean)
+        ctx.where = where
+        return ((rows - mean) * r).reshape(x.shape)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, dy: Any) -> tuple[Any, ...]:
+        (d,) = ctx.saved_tensors
+        eps = getattr(_Kept.mine, "eps", 1e-5)
+        r = torch.rsqrt(d.square().mean(2, keepdim=True) + eps)
+        kept = _Kept.ring[ctx.slot]
+        if ctx.where == "ring" and kept.shape == r.shape and kept.dtype == r.dtype:
+            r = kept
+        g, xhat = dy.reshape(d.shape), d * r
+        dx = r * (g - g.mean(2, keepdim=True) - xhat * (g * xhat).mean(2, keepdim=True))
+        return dx.reshape(dy.shape), None, None, None
+
+
+def in_a_ring(x: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
+    """Statistics live in a ring of four workspaces."""
+    return affine(_Kept.apply(x, num_groups, eps, "ring"), weight, bias)
+
+
+def by_thread(x: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
+    """The backward reads the eps of the latest forward in its own thread."""
+    return affine(_Kept.apply(x, num_groups, eps, "thread"), weight, bias)
+
+
 def _wrong(name: str, target: Any, *laws: str, **more: Any) -> Mutant:
     sentence = " ".join(target.__doc__.split())
     return Mutant(
@@ -57,6 +101,8 @@ def _wrong(name: str, target: Any, *laws: str, **more: Any) -> Mutant:
 MUTANTS = [
     _wrong("strides-ignored", strides_ignored, "LN821"),
     _wrong("statistics-by-address", statistics_by_address, "LN822", fresh=True),
+    _wrong("statistics-in-a-ring", in_a_ring, "LN822", dtypes=("float64", "float32")),
+    _wrong("eps-by-thread", by_thread, "LN822", dtypes=("float64", "float32")),
     _wrong("inference-unbiased", inference_unbiased, "LN823"),
 ]
 

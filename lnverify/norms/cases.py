@@ -317,8 +317,7 @@ def with_tangents(case: Case) -> Case:
 
 def resting(case: Case) -> Case:
     """The case of a cell with no state given, and no cotangents, for the forward alone."""
-    known = find_operation(case.operation)
-    return case.with_arrays(**dict.fromkeys((*known.states, *known.cotangents)))
+    return case.forward_alone(**dict.fromkeys(find_operation(case.operation).states))
 
 
 def reduced(subject: Subject, case: Case) -> Case:

@@ -1,0 +1,47 @@
+"""Modules of norms with channels: they are asked in both modes, and may keep what a program lets them keep."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from lnverify.runner import check
+
+torch = pytest.importorskip("torch")
+
+
+class EvalUnbiased(torch.nn.GroupNorm):
+    """In evaluation mode the output is scaled."""
+
+    def forward(self, x: Any) -> Any:
+        y = super().forward(x)
+        return y if self.training else 0.9 * y
+
+
+class KeepsWeight(torch.nn.GroupNorm):
+    """Without gradients a copy of the weight is kept until the parameter changes."""
+
+    kept: Any = None
+
+    def forward(self, x: Any) -> Any:
+        weight = self.weight
+        if torch.is_grad_enabled() or weight is None:
+            return super().forward(x)
+        key = (weight.data_ptr(), weight._version, weight.dtype)
+        if self.kept is None or self.kept[0] != key:
+            self.kept = key, weight.clone()
+        return torch.nn.functional.group_norm(x, self.num_groups, self.kept[1], self.bias, self.eps)
+
+
+def test_evaluation_mode_of_a_norm_is_asked_for() -> None:
+    report = check(EvalUnbiased, operation="group_norm", dtypes=["float64"], select=["LN823"], profile="score",
+                   max_examples=1)  # fmt: skip
+    assert report.findings[0].cause == "it is wrong in evaluation mode"
+
+
+def test_what_is_kept_until_a_parameter_changes_is_right() -> None:
+    report = check(KeepsWeight, operation="group_norm", dtypes=["float64"], select=["LN801", "LN822", "LN823"],
+                   profile="score", max_examples=1)  # fmt: skip
+    assert report.verdict == "holds", [f.message for f in report.findings]
+    assert all(result.informative > 10 for result in report.results)
