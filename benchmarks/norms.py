@@ -10,7 +10,7 @@ from typing import Any
 
 from lnverify.adapters.locate import locate
 from lnverify.adapters.signature import match, parameters
-from lnverify.subject import parse_target
+from lnverify.target import parse_target
 
 Norm = Callable[[Any], Any]
 

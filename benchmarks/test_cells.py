@@ -10,7 +10,7 @@ import pytest
 from benchmarks.norms import CELLS, block, norm
 from benchmarks.paired import REPLAY, paired
 from lnverify.runner import DEFAULT_TARGET
-from lnverify.subject import resolve
+from lnverify.target import resolve
 from lnverify.timing.paths import HotPath
 from lnverify.timing.verify import wrong
 

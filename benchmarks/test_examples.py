@@ -10,8 +10,8 @@ from lnverify.evaluation import Evaluator
 from lnverify.law import load_laws
 from lnverify.recipes import build
 from lnverify.runner import DEFAULT_TARGET
-from lnverify.subject import resolve
 from lnverify.support import Support, find_support
+from lnverify.target import resolve
 
 LAWS = ("LN101", "LN201", "LN202", "LN205", "LN301", "LN402", "LN601", "LN607")
 

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.paired import REPLAY, THREADS, paired
 from lnverify.runner import DEFAULT_TARGET
-from lnverify.subject import resolve
+from lnverify.target import resolve
 from lnverify.timing.paths import LARGE, SHAPES, HotPath, paths
 from lnverify.timing.sides import Refused, bare_module, make
 from lnverify.timing.verify import wrong

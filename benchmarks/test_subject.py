@@ -9,7 +9,7 @@ import pytest
 from lnverify.evaluation import Evaluator
 from lnverify.recipes import build
 from lnverify.runner import DEFAULT_TARGET
-from lnverify.subject import resolve
+from lnverify.target import resolve
 
 torch = pytest.importorskip("torch", reason="the default subject needs torch")
 ROWS, N = 8, 768

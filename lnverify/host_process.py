@@ -14,7 +14,8 @@ from typing import Any
 
 from lnverify import wire
 from lnverify.errors import LnverifyError
-from lnverify.subject import Subject, resolve
+from lnverify.subject import Subject
+from lnverify.target import resolve
 
 
 def _subject(order: dict[str, Any]) -> Subject:

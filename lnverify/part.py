@@ -18,8 +18,9 @@ from lnverify.norm_examination import NormExamination
 from lnverify.norms.support import find_support as find_norm_support
 from lnverify.operation import derived
 from lnverify.profiles import profile as find_profile
-from lnverify.subject import Subject, resolve
+from lnverify.subject import Subject
 from lnverify.support import Support, find_support
+from lnverify.target import resolve
 from lnverify.yardstick import Stopwatch
 
 

@@ -16,8 +16,9 @@ from lnverify.norms.support import find_support as find_norm_support
 from lnverify.operation import derived
 from lnverify.protocol import Request, Response
 from lnverify.recipes import restore
-from lnverify.subject import Capabilities, Subject, resolve
+from lnverify.subject import Capabilities, Subject
 from lnverify.support import find_support
+from lnverify.target import resolve
 from lnverify.transcript import playback
 
 

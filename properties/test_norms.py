@@ -25,7 +25,8 @@ from lnverify.norms.views import view
 from lnverify.operation import blocks, cells, norms, operation
 from lnverify.runner import check
 from lnverify.selftest import examine_correct
-from lnverify.subject import Subject, resolve
+from lnverify.subject import Subject
+from lnverify.target import resolve
 
 OUTPUTS = ("y", "dx", "dweight", "dbias")
 DTYPES = ("float64", "float32", "bfloat16", "float16")

@@ -18,7 +18,7 @@ from lnverify.norms.judge import measure
 from lnverify.norms.running_statistics import EvaluationBounds, judge_update, tracking
 from lnverify.norms.support import find_support
 from lnverify.operation import MOMENTUM, RUNNING
-from lnverify.subject import resolve
+from lnverify.target import resolve
 
 torch = pytest.importorskip("torch")
 SHAPE = ((3, 4, 5), (3, 5))

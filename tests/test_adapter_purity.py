@@ -8,7 +8,7 @@ import warnings
 import numpy as np
 import pytest
 
-from lnverify.subject import resolve
+from lnverify.target import resolve
 from tests.adapter_samples import arrays, ask
 
 torch = pytest.importorskip("torch")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lnverify.errors import UsageError
-from lnverify.subject import resolve
+from lnverify.target import resolve
 from lnverify.timing import beside
 from lnverify.timing.paths import HotPath
 from lnverify.timing.sides import bare

@@ -10,7 +10,8 @@ import pytest
 import lnverify
 from lnverify.adapters.signature import match, parameters
 from lnverify.errors import SignatureError
-from lnverify.subject import declare, resolve
+from lnverify.subject import declare
+from lnverify.target import resolve
 from tests.adapter_samples import arrays, ask, assert_right, expected, np_forward
 
 torch = pytest.importorskip("torch")

@@ -9,7 +9,8 @@ from lnverify.adapters.calling import WITHIN
 from lnverify.adapters.two_threads import ROUNDS
 from lnverify.floats import FloatArray
 from lnverify.protocol import HISTORIES
-from lnverify.subject import declare, resolve
+from lnverify.subject import declare
+from lnverify.target import resolve
 from tests.adapter_samples import arrays, ask, assert_right, np_backward, np_forward, plain
 
 torch = pytest.importorskip("torch")

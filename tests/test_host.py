@@ -17,8 +17,8 @@ from lnverify.errors import SignatureError, TargetError, UsageError
 from lnverify.floats import FloatArray
 from lnverify.host import Host, Limits
 from lnverify.protocol import CROWD, Request, Response
-from lnverify.subject import resolve
 from lnverify.support import ordinary
+from lnverify.target import resolve
 
 SUBJECTS = """
 import ctypes, os, time

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from lnverify.cli import main
 from lnverify.identify import identify
 from lnverify.mutants import all_correct, all_mutants
-from lnverify.subject import resolve
+from lnverify.target import resolve
 
 ENTRIES = {entry.id: entry for entry in [*all_mutants(), *all_correct()]}
 

@@ -11,7 +11,8 @@ from lnverify.cli import main
 from lnverify.identify_cell import identify_cell
 from lnverify.mutants import norm_correct, norm_mutants
 from lnverify.operation import cells, operation
-from lnverify.subject import declare, resolve
+from lnverify.subject import declare
+from lnverify.target import resolve
 
 pytest.importorskip("torch")
 RIGHT = [entry for entry in norm_correct() if entry.operation in cells()]

@@ -38,6 +38,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "law",
         "law_files",
         "subject",
+        "target",
         "finding",
         "judgement",
         "profiles",

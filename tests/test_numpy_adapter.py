@@ -7,7 +7,8 @@ import pytest
 
 from lnverify.errors import TargetError
 from lnverify.floats import FloatArray
-from lnverify.subject import declare, resolve
+from lnverify.subject import declare
+from lnverify.target import resolve
 from tests.adapter_samples import DTYPES, GRADIENTS, arrays, ask, assert_right, np_forward
 
 torch = pytest.importorskip("torch")

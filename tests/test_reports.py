@@ -15,7 +15,7 @@ import pytest
 from lnverify.finding import Observation, Report
 from lnverify.floats import FloatArray, decode
 from lnverify.protocol import HISTORIES
-from lnverify.reports import console, github, json_file, junit, wording
+from lnverify.reports import console, coverage, github, json_file, junit, wording
 from tests import report_samples as samples
 
 torch = pytest.importorskip("torch")
@@ -50,7 +50,7 @@ def test_shapes_that_were_left_out_are_counted_by_dtype_and_reason() -> None:
     slow = "over 2 s by the warm-up's estimate"
     entries = [f"float32: N=4097, rows={rows} ({slow})" for rows in (65, 129, 257)]
     entries += ["float32: N=8, rows=3 (like one that crashed)", "time limit"]
-    assert wording._not_examined(entries) == [
+    assert coverage._not_examined(entries) == [
         f"not examined: float32 N=4097, rows=65 ({slow}) and 2 more",
         "not examined: float32 N=8, rows=3 (like one that crashed)",
         "not examined: time limit",

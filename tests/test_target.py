@@ -7,7 +7,8 @@ import sys
 import pytest
 
 from lnverify.errors import FrameworkError, SignatureError, TargetError, UsageError
-from lnverify.subject import ATTRIBUTE, Declaration, Subject, declare, declared, parse_target, resolve
+from lnverify.subject import ATTRIBUTE, Declaration, Subject, declare, declared
+from lnverify.target import parse_target, resolve
 
 NUMPY_LN = """
 import numpy as np

@@ -14,7 +14,7 @@ import pytest
 
 from lnverify.case import Case
 from lnverify.errors import SignatureError, UsageError
-from lnverify.subject import resolve
+from lnverify.target import resolve
 from lnverify.timing import job as job_module
 from lnverify.timing import verify, worker
 from lnverify.timing.clock import HostClock, Reading, host_clock

@@ -11,7 +11,8 @@ import pytest
 from lnverify.errors import SignatureError
 from lnverify.floats import FloatArray
 from lnverify.protocol import LAYOUTS
-from lnverify.subject import declare, resolve
+from lnverify.subject import declare
+from lnverify.target import resolve
 from tests.adapter_samples import (
     DTYPES,
     GRADIENTS,

@@ -12,7 +12,8 @@ from lnverify.law import load_laws
 from lnverify.norms.blocks import BlockExact
 from lnverify.norms.cases import make, reduced, shapes
 from lnverify.runner import check
-from lnverify.subject import declare, resolve
+from lnverify.subject import declare
+from lnverify.target import resolve
 
 torch = pytest.importorskip("torch")
 from lnverify.mutants import torch_blocks, torch_encoders  # noqa: E402 - torch is asked for first

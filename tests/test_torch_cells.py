@@ -11,7 +11,8 @@ from lnverify.norms.cases import make, reduced
 from lnverify.norms.cells import CellExact
 from lnverify.replay import judge_stored
 from lnverify.runner import check
-from lnverify.subject import declare, resolve
+from lnverify.subject import declare
+from lnverify.target import resolve
 
 torch = pytest.importorskip("torch")
 from lnverify.mutants import torch_layers as layers  # noqa: E402 - torch is asked for first

@@ -26,7 +26,8 @@ import warnings
 from typing import Any
 
 from lnverify.errors import FrameworkError, TargetError, UsageError
-from lnverify.subject import PARSERS, Declaration, Subject, Target
+from lnverify.subject import PARSERS, Declaration, Subject
+from lnverify.target import Target
 
 INSTALL = {"torch": "pip install torch", "numpy": "pip install numpy"}
 WITHOUT_ADAPTER = ("jax", "jaxlib", "flax", "onnx", "onnxruntime", "tensorflow", "mlx")

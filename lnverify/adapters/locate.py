@@ -16,7 +16,8 @@ from typing import Any
 from lnverify.adapters import INSTALL, WITHOUT_ADAPTER, namespace
 from lnverify.errors import FrameworkError, LnverifyError, TargetError
 from lnverify.python_file import SUFFIX, run_file
-from lnverify.subject import ATTRIBUTE, Target, parse_target
+from lnverify.subject import ATTRIBUTE
+from lnverify.target import Target, parse_target
 
 FILE_MODULE = "lnverify_target_"  # modules made from a file are called so
 

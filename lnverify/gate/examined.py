@@ -81,7 +81,7 @@ def least(name: str) -> float:
 def _check(order: Mapping[str, Any]) -> dict[str, Any]:
     """In the process: examine, on the threads that the settings ask for."""
     from lnverify.runner import check
-    from lnverify.subject import resolve
+    from lnverify.target import resolve
 
     settings = Settings.from_json(order["settings"])
     if order["base"]:

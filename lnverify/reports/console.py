@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lnverify.finding import Finding, Observation, Report, Result
-from lnverify.reports import wording
+from lnverify.reports import coverage, wording
 from lnverify.reports.snippet import size_text, snippet
 
 WIDTH = 100  # where there is no terminal that has one
@@ -65,9 +65,9 @@ def show(report: Report, console: Console, *, source: str = "", verbose: bool = 
         _prose(Text.assemble(("undecided  ", STYLES["inconclusive"]), sentence), console, indent=0)
         _verbatim(f"    {command}", console)
     console.print()
-    for line in wording.coverage_lines(report):
+    for line in coverage.lines(report):
         _prose(Text(line, "dim"), console, indent=0)
-    if verbose and (quality := wording.quality_line(report)):
+    if verbose and (quality := coverage.quality(report)):
         _prose(Text(quality, "dim"), console, indent=0)
     if verbose and report.stages:
         spent = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in report.stages.items())

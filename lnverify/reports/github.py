@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lnverify.finding import Finding, Report
-from lnverify.reports import wording
+from lnverify.reports import coverage, wording
 from lnverify.reports.snippet import snippet
 
 LEVELS = {"error": "error", "warning": "warning", "info": "notice"}
@@ -47,7 +47,7 @@ def summary(report: Report, source: str = "") -> str:
             parts += [f"`{wording.command('replay', source, '--finding', group[0].id)}`", ""]
     for sentence, command in wording.inconclusive(report):
         parts += [f"Undecided: {sentence} `{command}`", ""]
-    parts += [*wording.coverage_lines(report), ""]
+    parts += [*coverage.lines(report), ""]
     return "\n".join(parts)
 
 

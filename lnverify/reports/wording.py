@@ -7,7 +7,6 @@ reads back as the same number of the dtype; where that decimal is rounded, the h
 from __future__ import annotations
 
 import shlex
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from math import isfinite, prod
@@ -296,63 +295,6 @@ def details(finding: Finding) -> str:
 
 def _eps(case: Mapping[str, Any]) -> str:
     return repr(float.fromhex(case["eps"]))
-
-
-def coverage_lines(report: Report) -> list[str]:
-    """At most two lines: what was examined, and what was not."""
-    coverage = report.coverage
-    seen = [_range_text("N", coverage.get("N", [])), _range_text("rows", coverage.get("rows", []))]
-    for name, word in (("affine", "affine"), ("requires_grad", "requires_grad")):
-        if coverage.get(name):
-            found = [_plain(v) for v in coverage[name]]
-            seen.append(f"{word} {', '.join(found)}" if len(found) <= 4 else f"{len(found)} ways of {word}")
-    lines = ["; ".join(s for s in seen if s)]
-    left = []
-    if coverage.get("not_supported"):
-        left.append(f"not supported: {', '.join(_plain(v) for v in coverage['not_supported'])}")
-    left += _not_examined(coverage.get("not_examined", []))
-    if vacuous := coverage.get("vacuous"):
-        total = sum(vacuous.values())
-        top = ", ".join(f"{law} {n:,}" for law, n in Counter(vacuous).most_common(3))
-        more = f", {len(vacuous) - 3} more laws" if len(vacuous) > 3 else ""
-        left.append(f"vacuous: {total:,} ({top}{more})")
-    return [line for line in (lines[0], "; ".join(left)) if line]
-
-
-def _not_examined(entries: list[str]) -> list[str]:
-    """Cases that were left out: of those with one dtype and one reason the first, and how many more there are."""
-    alike: dict[tuple[str, str], list[str]] = {}
-    for entry in entries:
-        dtype, colon, rest = entry.partition(": ")
-        case, _, reason = rest.rpartition(" (")
-        alike.setdefault((dtype, reason) if colon and case else (entry, ""), []).append(case)
-    return [
-        "not examined: " + _plain(dtype if not reason else f"{dtype} {cases[0]} ({reason}")
-        + (f" and {len(cases) - 1} more" if len(cases) > 1 else "")
-        for (dtype, reason), cases in alike.items()
-    ]  # fmt: skip
-
-
-def quality_line(report: Report) -> str:
-    """The largest error over the bound of pairwise summation, by dtype and output; '' where it was not measured."""
-    parts = [
-        f"{dtype} " + ", ".join(f"{output} {ratio:.2g}" for output, ratio in ratios.items())
-        for dtype, ratios in report.coverage.get("pair_ratio", {}).items()
-    ]
-    return f"error over the bound of pairwise sums (no verdict): {'; '.join(parts)}" if parts else ""
-
-
-def _range_text(name: str, values: Sequence[Any]) -> str:
-    if not values:
-        return ""
-    if len(values) <= 6:
-        return f"{name} {', '.join(map(str, values))}"
-    return f"{name} {min(values):,} to {max(values):,} ({len(set(values))} sizes)"
-
-
-def _plain(value: Any) -> str:
-    """Coverage entries are words, or lists of argument names; an empty list is 'none'."""
-    return (value if isinstance(value, str) else "+".join(map(str, value))) or "none"
 
 
 def inconclusive(report: Report) -> list[tuple[str, str]]:

@@ -18,7 +18,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from lnverify.errors import UsageError
-from lnverify.subject import Subject, resolve
+from lnverify.subject import Subject
+from lnverify.target import resolve
 
 
 def _git(folder: Path, *words: str) -> str:

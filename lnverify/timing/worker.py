@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from lnverify.subject import Subject, resolve
+from lnverify.subject import Subject
+from lnverify.target import resolve
 from lnverify.timing import beside, machine
 from lnverify.timing.clock import Clock, host_clock
 from lnverify.timing.job import Job, Timed
