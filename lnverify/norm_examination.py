@@ -56,7 +56,7 @@ class NormExamination(Examination):
         coarse = FORMATS[dtype].precision <= 11 and dtype not in self.support.subject.capabilities.compute
         if not coarse or self.operation not in cells() + blocks():
             return found
-        reason = f"behind norms nothing informs it in {dtype}: declare what computes it, compute=float32"
+        reason = f"behind norms nothing informs it in {dtype}: declare what the subject computes in, compute=float32"
         return [
             replace(result, verdict="inapplicable", reason=reason)
             if result.verdict == "inconclusive" and result.informative == 0

@@ -12,8 +12,9 @@ from lnverify.floats import FloatArray
 from lnverify.judgement import Judgement
 from lnverify.law import INAPPLICABLE, VACUOUS, Outcome, law
 from lnverify.laws.operation_calls import right
+from lnverify.norms.against import judge_against
 from lnverify.norms.bound import due
-from lnverify.norms.judge import judge_against, judge_values, measured
+from lnverify.norms.judge import judge_values, measured
 from lnverify.norms.unrolled import Unrolled, contracting
 from lnverify.operation import operation
 from lnverify.recipes import normal

@@ -109,8 +109,7 @@ def _along(ev: Evaluation) -> Outcome:
     if answer.refusal is not None or got is None:
         return INAPPLICABLE  # what is refused misleads nobody, and no tangent is a zero one
     judgement = judge_values(_bounds(ev), "ty", got)
-    outcome = judgement.outcome("the jvp is wrong")
-    return replace(outcome, case=ev.case) if outcome.bad else outcome
+    return judgement.blame("In forward mode", "the jvp is wrong", ev.case) if judgement.wrong else judgement.outcome("")
 
 
 @law("LN814", name="operation-double-backward", severity="error", operation="norms", needs=("d2x",), limit=24,
@@ -138,8 +137,8 @@ def operation_double_backward(ev: Evaluation) -> Outcome:
                 cause = f"the double backward lacks {name}"
                 return Outcome("violated", np.inf, name, message=text, cause=cause, case=again.case)
             continue
-        outcome = judge_values(bounds, name, got).outcome(f"the double backward is wrong in {name}")
-        if outcome.bad:
-            return replace(outcome, case=again.case)
-        best = _nearer(best, outcome)
+        judgement = judge_values(bounds, name, got)
+        if judgement.wrong:
+            return judgement.blame("Differentiated again", f"the double backward is wrong in {name}", again.case)
+        best = _nearer(best, judgement.outcome(""))
     return best

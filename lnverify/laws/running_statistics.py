@@ -26,7 +26,7 @@ def _updates(ev: Evaluation) -> list[list[Judgement]] | None:
         return None  # LN801 says so
     run = ev.again(tracking(ev.case))
     after = run.ask("y", *RUNNING).arrays
-    if set(after) < set(RUNNING):
+    if not set(RUNNING) <= set(after):
         return None
     bounds = measured(run)
     return [[judge_update(bounds, name, after[name], new, biased) for name in RUNNING]
@@ -58,10 +58,7 @@ def running_statistics(ev: Evaluation) -> Outcome:
     nearest = min((_worst(judgements) for judgements in updates), key=lambda judgement: judgement.ratio)
     cause = f"{nearest.output} is wrong after a step of training"
     case = tracking(ev.case)
-    if nearest.state == "shape":
-        return Outcome("violated", float("inf"), nearest.output, message=nearest.message, cause=cause, case=case)
-    text = f"After a step of training {nearest.sentence()}"
-    return replace(nearest.outcome(cause, text, violated=True), case=case)
+    return nearest.blame("After a step of training", cause, case)
 
 
 @law("LN811", name="running-convention", severity="warning", operation="batch_norm", needs=("running",), limit=24,
@@ -80,9 +77,7 @@ def running_convention(ev: Evaluation) -> Outcome:
             continue
         if not cause:
             return max((judgement.outcome("") for judgement in judgements), key=lambda outcome: outcome.informative)
-        worst = _worst(updates[0])
-        text = f"After a step of training {worst.sentence()}"
-        return replace(worst.outcome(cause, text, violated=True), case=tracking(ev.case))
+        return _worst(updates[0]).blame("After a step of training", cause, tracking(ev.case))
     return INAPPLICABLE
 
 
@@ -93,7 +88,7 @@ def eval_statistics(ev: Evaluation) -> Outcome:
     Bound: none, for nothing is to be computed.
     """
     for grad_mode in ("enabled", "no_grad"):
-        case = replace(ev.case.with_arrays(dy=None), grad_mode=grad_mode)
+        case = replace(ev.case.forward_alone(), grad_mode=grad_mode)
         answer = ev.again(case).ask("y")
         if answer.refusal is not None:
             return INAPPLICABLE

@@ -11,9 +11,10 @@ from lnverify.evaluation import Evaluation
 from lnverify.floats import FloatArray
 from lnverify.law import INAPPLICABLE, VACUOUS, Outcome, law
 from lnverify.laws.recurrent import PAPER, operation_of, wrong_anyway
+from lnverify.norms.against import judge_against
 from lnverify.norms.bound import due
 from lnverify.norms.cells import CellBounds
-from lnverify.norms.judge import judge_against, judge_values, measured
+from lnverify.norms.judge import judge_values, measured
 from lnverify.norms.unrolled import Unrolled, contracting
 from lnverify.operation import Operation
 from lnverify.protocol import Response

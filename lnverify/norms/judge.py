@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-import numpy as np
-
 from lnverify.case import Case
 from lnverify.evaluation import Evaluation
-from lnverify.floats import FORMATS, Float64Array, FloatArray, distance, error_in_ulp
+from lnverify.floats import FORMATS, Float64Array, FloatArray
 from lnverify.judgement import Judgement
+from lnverify.norms.against import judge_against, ratios_of
 from lnverify.norms.blocks import BlockBounds, BlockExact
 from lnverify.norms.bound import NormBounds, due
 from lnverify.norms.cells import CellBounds, CellExact
 from lnverify.norms.exact import Exact
 from lnverify.norms.running_statistics import EvaluationBounds
 from lnverify.operation import blocks, cells, operation
-from lnverify.oracle import Pair
 
 
 @lru_cache(maxsize=16)
@@ -46,16 +44,7 @@ def judge(ev: Evaluation, output: str) -> Judgement:
 def ratios(ev: Evaluation, output: str, returned: Float64Array, dtype: str) -> Float64Array:
     """Distance from the exact value to the rounding cell of what was returned, over the bound; 0 where not judged."""
     bounds = measured(ev)
-    return _ratios(bounds.exact.pair(output), bounds.bound(output), returned, dtype, due(ev.case, output).dtype)
-
-
-def _ratios(exact: Pair, bound: Float64Array, returned: Float64Array, dtype: str, kind: str) -> Float64Array:
-    # A result wider than its due format is judged by the due one.
-    fmt = FORMATS[kind] if FORMATS[dtype].precision > FORMATS[kind].precision else FORMATS[dtype]
-    with np.errstate(all="ignore"):
-        apart = distance(returned, exact.hi, exact.lo, fmt)
-        blind = ~np.isfinite(bound) | ~np.isfinite(exact.hi)
-        return np.where(blind | (apart == 0), 0.0, apart / np.where(blind, 1.0, bound))
+    return ratios_of(bounds.exact.pair(output), bounds.bound(output), returned, dtype, due(ev.case, output).dtype)
 
 
 def _judge(ev: Evaluation, output: str) -> Judgement:
@@ -70,25 +59,3 @@ def _judge(ev: Evaluation, output: str) -> Judgement:
 def judge_values(bounds: NormBounds, output: str, got: FloatArray) -> Judgement:
     """Judge given values as this output of the bounds' case."""
     return judge_against(output, got, bounds.exact.pair(output), bounds.bound(output), due(bounds.exact.case, output))
-
-
-def judge_against(output: str, got: FloatArray, exact: Pair, bound: Float64Array, like: FloatArray) -> Judgement:
-    """Judge given values by exact ones and a bound. like: an array of the shape and dtype that they are to have."""
-    if got.shape != like.shape:
-        return Judgement(output, "shape", message=f"{output} has shape {got.shape}, {like.shape} is right.")
-    returned = got.values.reshape(exact.hi.shape)
-    ratio = _ratios(exact, bound, returned, got.dtype, like.dtype)
-    judged = np.isfinite(bound) & np.isfinite(exact.hi)
-    if not judged.any():
-        return Judgement(output, "vacuous")
-    at = np.unravel_index(int(np.argmax(ratio)), ratio.shape)
-    worst = float(ratio[at])
-    scale = np.abs(exact.hi).max(where=judged, initial=0.0)
-    sees = bool((judged & (bound < scale)).any()) if scale > 0 else True
-    fmt = FORMATS[like.dtype]
-    ulps = error_in_ulp(returned, exact.hi, exact.lo, fmt).max(where=judged, initial=0.0) if worst > 1 else 0.0
-    place = np.unravel_index(int(np.ravel_multi_index(at, ratio.shape)), like.shape)
-    return Judgement(
-        output, "violated" if worst > 1 else "holds" if sees else "vacuous", worst, tuple(int(i) for i in place),
-        float(exact.hi[at]), float(returned[at]), float(bound[at]), float(ulps),
-    )  # fmt: skip

@@ -16,6 +16,7 @@ a <= 1/2 as well.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -23,10 +24,12 @@ import numpy as np
 from lnverify.bounds import roundings
 from lnverify.case import Case
 from lnverify.double_double import DoubleDouble
-from lnverify.floats import FORMATS, Float64Array, FloatArray, distance
+from lnverify.floats import FORMATS, Float64Array, FloatArray
 from lnverify.judgement import Judgement
+from lnverify.norms.against import judge_against
 from lnverify.norms.bound import LARGEST, NormBounds
 from lnverify.operation import MOMENTUM, RUNNING
+from lnverify.oracle import Pair
 from lnverify.recipes import normal
 from lnverify.running import Running
 
@@ -85,8 +88,6 @@ def judge_update(
     """
     exact = bounds.exact
     before = exact.case.arrays[name]
-    if got.shape != before.shape:
-        return Judgement(name, "shape", message=f"{name} has shape {got.shape}, {before.shape} is right.")
     n = exact.view.n
     factor = 1.0 if biased or name == RUNNING[0] else float(n)
     divisor = 1.0 if factor == 1.0 else float(n - 1)
@@ -101,11 +102,6 @@ def judge_update(
         room = bounds.count * size**2 <= min(bounds.compute.largest, LARGEST)
         bound = result.error + bounds.compute.u * np.abs(hi) + bounds.compute.tiny * bounds.count * size
         bound = np.where(room & ~np.isnan(bound), bound, np.inf)
-        apart = distance(got.values, hi, lo, FORMATS[got.dtype])
-        blind = ~np.isfinite(bound) | ~np.isfinite(hi)
-        ratio = np.where(blind | (apart == 0), 0.0, apart / np.where(blind, 1.0, bound))
-        moved = np.abs(hi - before.values) > 2 * bound
-    at = int(np.argmax(ratio))
-    worst = float(ratio[at])
-    state = "violated" if worst > 1 else "holds" if (moved & ~blind).any() else "vacuous"
-    return Judgement(name, state, worst, (at,), float(hi[at]), float(got.values[at]), float(bound[at]))
+        moved = bool((np.abs(hi - before.values) > 2 * bound).any())
+    judgement = judge_against(name, got, Pair(hi, lo), bound, before)
+    return judgement if judgement.wrong else replace(judgement, state="holds" if moved else "vacuous")
