@@ -12,6 +12,7 @@ from typing import Any
 
 KEPT = 64  # modules of one subject; the one not used for longest is dropped
 RECENT: deque[Any] = deque(maxlen=64)  # the latest parameters, kept alive so that the next ones lie elsewhere
+VERSIONS: dict[int, int] = {}  # the latest version of a parameter at an address
 
 
 def in_mode(module: Any, train: bool) -> Any:
@@ -35,10 +36,34 @@ def called_with(module: Any, parameters: Mapping[str, Any]) -> Callable[..., Any
     """The module as a function, with tensors in the place of its parameters and buffers; autograd goes on to them."""
     import torch
 
-    RECENT.extend(parameters.values())
-    placed = dict(parameters)
+    placed = _told_apart(parameters)
 
     def call(*args: Any, **kwargs: Any) -> Any:
         return torch.func.functional_call(module, placed, args, kwargs)
 
     return call
+
+
+def _told_apart(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Tensors of which none has an address and a version that an earlier one had: memory is given out again.
+
+    Those of a transform have no address, and none can be kept by it.
+    """
+    import torch
+
+    placed, known = {}, {}
+    for name, tensor in parameters.items():
+        if tensor.is_inference():  # it has no version, and no parameter is one
+            with torch.inference_mode(False):
+                tensor = tensor.clone()
+        placed[name] = tensor
+        try:
+            known[tensor.data_ptr()] = tensor
+        except RuntimeError:
+            continue
+    for address, tensor in known.items():
+        for _ in range(tensor._version, VERSIONS.get(address, -1) + 1):
+            torch.autograd.graph.increment_version(tensor)
+    VERSIONS.update((address, tensor._version) for address, tensor in known.items())  # views raise that of each other
+    RECENT.extend(placed.values())
+    return placed
