@@ -83,17 +83,24 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _config(path: Path, table: Mapping[str, Any]) -> Config:
     _known(path, table, KEYS, "")
-    given = table.get("target", ())
-    targets = (given,) if isinstance(given, str) else tuple(given)
+    targets = _texts(path, table, "target")
     entries = table.get("expected", [])
     if not isinstance(entries, list) or not all(isinstance(e, dict) for e in entries):
         raise UsageError(f"{path.name!r}: expected is no list of tables: write [[expected]] above each.")
-    dtypes, said = table.get("dtypes"), table.get("operation")
+    dtypes, said = _texts(path, table, "dtypes"), table.get("operation")
     return Config(
-        path, tuple(map(str, targets)), find_operation(str(said)).name if said else None,
-        tuple(canonical_dtype(str(d)) for d in dtypes) if dtypes else None,
+        path, targets, find_operation(str(said)).name if said else None,
+        tuple(map(canonical_dtype, dtypes)) or None,
         find_profile(str(table.get("profile", "quick"))).name, tuple(_entry(path, e, targets) for e in entries),
     )  # fmt: skip
+
+
+def _texts(path: Path, table: Mapping[str, Any], key: str) -> tuple[str, ...]:
+    given = table.get(key, ())
+    texts = (given,) if isinstance(given, str) else given
+    if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
+        raise UsageError(f"{path.name!r}: {key} is {given!r}: write a text, or a list of texts.")
+    return tuple(texts)
 
 
 def _entry(path: Path, entry: Mapping[str, Any], targets: tuple[str, ...]) -> Expected:

@@ -21,6 +21,7 @@ Rows = Callable[[Float64Array, Float64Array, int], Float64Array]
 
 BLOCKS = (8, 16, 32, 64, 128, 256, 512, 1024)
 ENOUGH = 8  # violations of an output that are diagnosed from scratch
+FRESH = 3  # fresh cases on which a hypothesis must hold as well
 TELLING = 5  # columns from which on wrong formulas differ
 PADDING = "zeros that pad a row enter the variance"
 TAIL = "the last elements of a row are left out of the statistics"
@@ -187,9 +188,13 @@ def _confirmed(ev: Evaluation, output: str, alternatives: Alternatives) -> str:
     for name, alternative in alternatives(ev):
         if (settled and name not in known) or not _fits(ev, output, alternative):
             continue
-        if settled or all(
+        others = [] if settled else [fresh(ev, seed) for seed in range(FRESH)]
+        numbers = settled or np.isfinite(alternative).any()
+        if not numbers and all(_fits(other, output, other.pair(output).hi) for other in others):
+            continue  # no number in the place of no number, and right elsewhere: that tells nothing
+        if all(
             any(_fits(other, output, again) for again_name, again in alternatives(other) if again_name == name)
-            for other in (fresh(ev, seed) for seed in range(3))
+            for other in others
         ):
             cause = name
             break

@@ -37,6 +37,7 @@ from lnverify.yardstick import Stopwatch
 WRONG_EDGES = 3  # sizes at which an output fails the screen; from then on the laws have cases enough
 PAIR_EVERY = 8  # cases of which one is also measured in the tier `pair`
 GONE = "Asked once more, the subject was right: it depends on what ran before."
+SLOW_ROWS = 0.5  # seconds that 70001 rows may take where many more are asked for
 SLOW = 2.0  # seconds that one case may take by the warm-up's estimate; slower shapes are not examined
 Progress = Callable[[int, int, str], None]
 
@@ -139,8 +140,13 @@ class Examination:
         law = next((law for law in self.active if law.id == "LN610"), None)
         if law is None or self.support.subject.capabilities.fixed_shape is not None:
             return
+        start, rows = time.monotonic(), 0
         for case in huge.cases(self.support, self.huge):
             self._pause(self.index)
+            if rows and case.repeat > rows and time.monotonic() - start > SLOW_ROWS:  # a loop over rows
+                self.slow.add(f"{case.dtype}: {case.repeat:,} rows ({rows:,} took more than {SLOW_ROWS} s)")
+                continue
+            rows = case.repeat
             limit = self.watch.host.limits.memory if self.watch.host else math.inf
             if not case.device.startswith("cuda") and huge.memory(case) > limit:
                 need = f"{huge.memory(case) / 2**30:.0f} GiB, --memory is {limit / 2**30:.0f} GiB"

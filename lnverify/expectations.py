@@ -14,10 +14,20 @@ from typing import Any
 from lnverify.config import FILE, Config, Expected
 from lnverify.errors import LnverifyError, UsageError
 from lnverify.finding import Finding, Report, finding_from_json
+from lnverify.law import select_laws
 from lnverify.replay import run_again
 from lnverify.reports import json_file
 
 CASES = "lnverify-cases"
+
+
+def known(config: Config) -> None:
+    """Raises UsageError for an entry whose law is none."""
+    for entry in config.expected:
+        try:
+            select_laws((entry.law,))
+        except UsageError as error:
+            raise UsageError(f"an [[expected]] entry of {config.path and config.path.name!r}: {error}") from None
 
 
 def matches(entry: Expected, finding: Finding) -> bool:
@@ -70,7 +80,8 @@ def write(folder: Path, report: Report, profile: str) -> Path:
         raise UsageError(f"{FILE} is there already: edit it, or move it away before --write-expected.")
     cases = folder / CASES
     errors = [f for f in report.findings if f.severity == "error"]
-    lines = [f"target = {_quoted(report.subject)}", f"profile = {_quoted(profile)}", ""]
+    dtypes = ", ".join(_quoted(dtype) for dtype in dict.fromkeys(result.dtype for result in report.results))
+    lines = [f"target = {_quoted(report.subject)}", f"dtypes = [{dtypes}]", f"profile = {_quoted(profile)}", ""]
     if errors:
         cases.mkdir(exist_ok=True)
     for finding in errors:

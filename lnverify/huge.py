@@ -18,13 +18,15 @@ from lnverify.support import AFFINE, Support
 
 COLUMNS = 4096
 PERIOD = 7  # a prime: no power of two brings a wrong index back to an equal row
-MANY = 70001  # rows of the case that every run looks at, in 8 columns
+MANY = 70001  # rows of the case that every run looks at, in 8 columns: more than 65535
+MORE = 1_100_003  # rows of 2 columns: more than 65535 blocks of 4 or of 16 rows
 BEYOND = (1 << 31, 1 << 32)
 
 
 def cases(support: Support, huge: bool) -> Iterator[Case]:
-    """One case beyond the largest grid of blocks; with `huge` also those beyond 2^31 and 2^32 elements."""
+    """Two cases beyond the largest grid of blocks; with `huge` also those beyond 2^31 and 2^32 elements."""
     yield _case(support, 8, MANY)
+    yield _case(support, 2, MORE)
     if huge:
         for elements in BEYOND:
             yield _case(support, COLUMNS, elements // COLUMNS + 3)

@@ -63,7 +63,8 @@ class Request:
     'changed_x' and so on one of them alone. 'output': y is overwritten there. 'threads': another thread calls on
     other numbers at the same time. 'stream': on a CUDA stream of its own, behind work that still writes the
     arguments.
-    'lower': after a call on the same numbers in 16 bits.
+    'lower': after a call on the same numbers in 16 bits. 'state': a cell's dy is the cotangent of the h that is handed
+    on to the next step, not of the output.
     'autocast': under torch.autocast to bfloat16. 'low_default': with bfloat16 as the default dtype.
     'deterministic': under torch.use_deterministic_algorithms, the backward too.
     repeat: rows, where it is not 0: x is a few rows that are repeated to so many by whoever answers; y is then that of

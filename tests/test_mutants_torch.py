@@ -52,6 +52,7 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "parameters-resized": plain.longer_weight,
     "empty-rows-padded": plain.no_elements,
     "rows-lost-in-torch": plain.far_down,
+    "blocks-lost": plain.very_far_down,
     "create-graph-path": lambda f: transform.second_order(f, "x"),
     "double-backward-constants": lambda f: transform.second_order(f, "x"),
     "double-backward-bias-lost": lambda f: transform.second_order(f, "dy", weight=False),
@@ -65,6 +66,8 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "vmap-samples-as-rows": transform.per_sample,
     "vmap-parameters-alone": transform.weights_alone,
     "vmap-other-dimension": transform.batch_last,
+    "vmap-weight-for-rows": transform.samples_of_as_many_rows,
+    "jvp-weight-without-bias": transform.parameters_tangent,
     "vmap-result-elsewhere": transform.batch_last,
     "start-rounded-down": plain.later_start,
     "dy-start-rounded-down": plain.later_start,
@@ -80,6 +83,8 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "inference-in-place": outlived.made_for_inference,
     "ones-dropped": outlived.one_in_the_middle,
     "dy-one-scalar": outlived.a_number_for_each_row,
+    "grad-mode-left-off": outlived.refused_before,
+    "inference-ones-kept": outlived.inferred_before,
     "odd-threads": outlived.with_three_threads,
 }
 CLASSES: dict[str, Callable[[Any], Any]] = {
@@ -101,7 +106,7 @@ CLASSES: dict[str, Callable[[Any], Any]] = {
 COMPOSED = (
     "jvp-without-mean", "jvp-without-parameters", "jvp-wants-x", "second-derivative-off", "third-derivative-off",
     "tangent-lost-in-backward", "vmap-first-parameters", "vmap-parameters-alone", "vmap-other-dimension",
-    "vmap-result-elsewhere", "vmap-samples-as-rows",
+    "vmap-result-elsewhere", "vmap-samples-as-rows", "vmap-weight-for-rows", "jvp-weight-without-bias",
 )  # fmt: skip
 
 

@@ -128,6 +128,7 @@ def test_the_fast_path_of_torch_is_what_evaluation_mode_takes(monkeypatch: pytes
         ("block-64-positions", "LN904", "float32"),
         ("block-64-sequences", "LN905", "float32"),
         ("block-mask-by-a-number", "LN906", "float32"),
+        ("block-sum-not-rescaled", "LN907", "float32"),
         ("block-tanh-gelu", "LN801", "float64"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Tensors in the place of parameters: none is taken for an earlier one by what a program can see of it."""
+"""Tensors of parameters: none is taken for an earlier one by what a program can see of it."""
 
 from __future__ import annotations
 
@@ -6,52 +6,48 @@ from typing import Any
 
 import pytest
 
-from lnverify.adapters.torch_parameters import RECENT, called_with
+from lnverify.adapters.torch_parameters import Apart
 
 torch = pytest.importorskip("torch")
 
 
-class Seen(torch.nn.Module):
-    """A module that notes where its parameters lie, and their versions."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = torch.nn.Parameter(torch.ones(4))
-        self.bias = torch.nn.Parameter(torch.zeros(4))
-        self.seen: list[tuple[int, int]] = []
-
-    def forward(self, x: Any) -> Any:
-        self.seen += [(p.data_ptr(), p._version) for p in (self.weight, self.bias)]
-        return x * self.weight + self.bias
+def seen(tensor: Any) -> tuple[int, int]:
+    return tensor.data_ptr(), tensor._version
 
 
 def test_no_address_and_version_come_back() -> None:
-    module = Seen()
-    for number in range(3 * (RECENT.maxlen or 0)):
-        bias = torch.full((4,), float(number))  # lies where an earlier one lay
-        y = called_with(module, {"weight": torch.ones(4), "bias": bias})(torch.ones(4))
-        assert y.tolist() == [number + 1.0] * 4
-    assert len(set(module.seen)) == len(module.seen)
-    assert len({address for address, _ in module.seen}) < len(module.seen)
+    apart = Apart(room=1000)
+    found = [seen(apart.add(torch.full((4,), float(number)))) for number in range(1000)]
+    assert len(set(found)) == 1000
+    assert len({address for address, _ in found}) < 1000
 
 
-def test_two_views_of_one_tensor_stay_apart_from_later_ones() -> None:
-    module = Seen()
-    for _ in range(100):
-        both = torch.zeros(8)
-        called_with(module, {"weight": both[:4], "bias": both[4:]})(torch.ones(4))
-    assert len(set(module.seen)) == 200
+def test_what_is_changed_in_place_stays_apart() -> None:
+    apart, found = Apart(room=1000), []
+    for _ in range(1000):
+        tensor = apart.add(torch.zeros(4))
+        for _ in range(3):
+            found.append(seen(tensor))
+            tensor.add_(1)
+    assert len(set(found)) == len(found)
+
+
+def test_a_parameter_that_is_a_part_of_a_larger_tensor_keeps_its_gradient() -> None:
+    apart = Apart(room=0)
+    for _ in range(3):
+        leaf = apart.add(torch.arange(16.0)[2:14].view(3, 4).t()).requires_grad_()
+        (gradient,) = torch.autograd.grad((leaf.t() * 2).sum(), [leaf])
+        assert gradient.tolist() == [[2.0] * 3] * 4
 
 
 def test_parameters_of_inference_mode_have_a_version() -> None:
-    module = Seen()
     with torch.inference_mode():
-        y = called_with(module, {"weight": torch.ones(4), "bias": torch.full((4,), 2.0)})(torch.ones(4))
-    assert y.tolist() == [3.0] * 4
+        tensor = Apart().add(torch.ones(4))
+    assert tensor._version < 8
+    assert tensor.tolist() == [1.0] * 4
 
 
-def test_tensors_of_a_transform_are_placed_as_they_are() -> None:
-    linear = torch.nn.Linear(4, 1, bias=False)
-    weights = torch.arange(12.0).reshape(3, 1, 4)
-    y = torch.vmap(lambda weight: called_with(linear, {"weight": weight})(torch.ones(4)))(weights)
-    assert y.tolist() == [[6.0], [22.0], [38.0]]
+def test_tensors_of_a_transform_are_left_alone() -> None:
+    apart = Apart(room=0)
+    y = torch.vmap(lambda weight: 2 * apart.add(weight * 1))(torch.arange(3.0))
+    assert y.tolist() == [0.0, 2.0, 4.0]

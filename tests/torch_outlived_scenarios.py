@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from typing import Any
 
@@ -70,6 +71,26 @@ def made_for_inference(f: Any) -> Any:
         x = torch.arange(12.0, dtype=torch.float64).reshape(2, 6)
         f(x, SHAPE, None, None, 1e-5)
         return x.clone()
+
+
+def refused_before(f: Any) -> Any:
+    """Whether gradients are recorded after a call with a weight of another length."""
+    with contextlib.suppress(RuntimeError, ValueError):
+        f(normal(4, 6), SHAPE, normal(7), None, 1e-5)
+    recorded = torch.is_grad_enabled()
+    torch.set_grad_enabled(True)
+    return torch.tensor(float(recorded))
+
+
+def inferred_before(f: Any) -> Any:
+    """dx where a call in inference mode was the first with rows of that length; zeros where it is refused."""
+    with torch.inference_mode():
+        f(normal(4, 29, grad=False), (29,), None, None, 1e-5)
+    x = normal(4, 29)
+    try:
+        return torch.autograd.grad(f(x, (29,), None, None, 1e-5), x, normal(4, 29, seed=3, grad=False))
+    except RuntimeError:
+        return torch.zeros(4, 29)
 
 
 def one_in_the_middle(f: Any) -> Any:

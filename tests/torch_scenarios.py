@@ -268,6 +268,11 @@ def far_down(f: Any) -> Any:
     return f(normal(65537, 2, grad=False), (2,), None, None, 1e-5)[-1]
 
 
+def very_far_down(f: Any) -> Any:
+    """The last of 262145 rows."""
+    return f(normal(262145, 2, grad=False), (2,), None, None, 1e-5)[-1]
+
+
 def no_elements(f: Any) -> Any:
     """How many numbers y of empty rows has."""
     with warnings.catch_warnings():

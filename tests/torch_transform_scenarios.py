@@ -81,6 +81,22 @@ def weight_tangent(f: Any) -> Any:
         return torch.func.jvp(lambda w: f(x, SHAPE, w, b, 1e-5), (w,), (normal(6, seed=8, grad=False),))[1]
 
 
+def parameters_tangent(f: Any) -> Any:
+    """The derivative along weight and bias, x being no dual number."""
+    x, w, b = inputs(grad=False)
+    forward_ad = torch.autograd.forward_ad
+    with warnings.catch_warnings(), forward_ad.dual_level():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        w, b = (forward_ad.make_dual(t, normal(6, seed=7, grad=False) + 1) for t in (w, b))
+        return forward_ad.unpack_dual(f(x, SHAPE, w, b, 1e-5)).tangent
+
+
+def samples_of_as_many_rows(f: Any) -> Any:
+    """Y of three samples of three rows, each with a weight and a bias of its own."""
+    x, w, b = normal(3, 3, 6, grad=False), normal(3, 6, seed=1, grad=False), normal(3, 6, seed=2, grad=False)
+    return torch.func.vmap(lambda x, w, b: f(x, SHAPE, w, b, 1e-5))(x, w, b)
+
+
 def weight_and_gradient(f: Any) -> Any:
     """The derivative of dx along the weight, forward over reverse."""
     x, w, b = inputs(grad=False)

@@ -54,7 +54,8 @@ def attempt(body: Callable[[Attempt], None]) -> Response:
             refusal = first_line(error)
     texts = tuple(dict.fromkeys(f"{w.category.__name__}: {w.message}" for w in caught))
     if refusal is not None:
-        return Response(refusal=refusal, phase=state.phase, warnings=texts, printed=said.getvalue()[-SAID:])
+        return Response(refusal=refusal, phase=state.phase, changed=tuple(state.changed), warnings=texts,
+                        printed=said.getvalue()[-SAID:])  # fmt: skip
     return Response(
         arrays=state.arrays,
         phase=state.phase,
@@ -91,7 +92,7 @@ def saved_values(extra: tuple[Any, ...], named: Mapping[str, Any]) -> dict[str, 
 
 
 # Histories of what happens between forward and backward, or in the backward itself.
-WITHIN = ("changed", "changed_x", "changed_weight", "changed_bias", "output", "handed")
+WITHIN = ("changed", "changed_x", "changed_weight", "changed_bias", "output", "handed", "state")
 
 
 def refuse_within(history: str) -> None:

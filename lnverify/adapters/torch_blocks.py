@@ -24,7 +24,7 @@ from lnverify.adapters.torch_call import Tensors, answer, outputs, scalars
 from lnverify.adapters.torch_cell_storage import Storage
 from lnverify.adapters.torch_cells import eps_of
 from lnverify.adapters.torch_constructor import WIDTHS, roles_of
-from lnverify.adapters.torch_parameters import KEPT, called_with, in_mode
+from lnverify.adapters.torch_parameters import KEPT, Places, in_mode
 from lnverify.block import MASK, extents
 from lnverify.errors import SignatureError
 from lnverify.operation import Operation, operation
@@ -71,27 +71,27 @@ def adapt(obj: Any, target: str, options: Declaration) -> Subject:
 
     @functools.lru_cache(KEPT)
     def built(sizes: tuple[int, ...], eps: float, dtype: str, device: str) -> Any:
-        return make(*sizes, eps).to(device=device, dtype=getattr(torch, dtype))
+        return Places(make(*sizes, eps).to(device=device, dtype=getattr(torch, dtype)))
 
     def run(request: Request) -> Response:
         sizes = (*request.normalized_shape, request.arrays["weight_1"].shape[0])
         try:
             with quiet():
-                module = built(sizes, request.eps, request.arrays["x"].dtype, request.device)
-                in_mode(module, request.train)
+                places = built(sizes, request.eps, request.arrays["x"].dtype, request.device)
+                in_mode(places.module, request.train)
         except Exception as error:  # a shape that an instance does not have, say
             return Response(refusal=first_line(error))
 
         def zero(path: str) -> Any:
-            return torch.zeros_like(module.get_parameter(path), requires_grad=False)
+            return torch.zeros_like(places.first[path], requires_grad=False)
 
         def bind(request: Request, tensors: Tensors) -> tuple[dict[str, Any], Callable[[Tensors], Any]]:
             def called(values: Tensors) -> Any:
                 placed = storage.placed({n: values[n] for n in storage.names})
                 placed |= {path: zero(path) for path in storage.zeros}
-                replaced = called_with(module, placed)
+                module = places.put(placed)
                 given = {name: value for name, value in values.items() if name in ("x", MASK)}
-                return signature.call(replaced, {**scalars(request), **given})
+                return signature.call(module, {**scalars(request), **given})
 
             return dict(tensors), bound(called, request, masked, options)
 

@@ -25,8 +25,9 @@ from lnverify.adapters.torch_history import (
     surrounded,
     while_others_call,
 )
+from lnverify.adapters.torch_parameters import APART, staying
 from lnverify.adapters.torch_repeated import repeated
-from lnverify.adapters.torch_settings import restored, settings
+from lnverify.adapters.torch_settings import grad_mode_kept, restored, settings
 from lnverify.adapters.torch_tensors import Held, hold, to_array, to_bits, to_tensor
 from lnverify.adapters.torch_transforms import TRANSFORMS, transformed
 from lnverify.adapters.two_threads import elsewhere
@@ -85,6 +86,9 @@ def answer(
         with torch.inference_mode():  # made there, x is a tensor that keeps no version
             held["x"] = hold(request.arrays["x"], request.layouts.get("x", "contiguous"), request.device)
     tensors = {name: held[name].tensor for name in (*arguments, *known.beside) if name in held}
+    for name in known.parameters:
+        if name in tensors:
+            APART.add(tensors[name])
 
     def body(state: Attempt) -> None:
         run = _Run(request, state, arguments, held, returns)
@@ -168,7 +172,8 @@ class _Run:
         modes = {"enabled": torch.enable_grad, "no_grad": torch.no_grad, "inference": torch.inference_mode}
         self.state.phase = "forward"
         history = self.request.history
-        with modes[self.request.grad_mode](), surrounded(history, self.request.device):
+        mode, kept = modes[self.request.grad_mode], grad_mode_kept(self.state.changed)
+        with mode(), kept, surrounded(history, self.request.device):
             if history == "overwritten":
                 with overwritten(leaves):
                     call(leaves)
@@ -177,7 +182,8 @@ class _Run:
             if history == "threads":
                 returned = while_others_call(leaves, call, self.first)
             else:
-                returned = on_a_stream(leaves, call) if history == "stream" else call(leaves)
+                with staying() if history == "overwritten" else nullcontext():
+                    returned = on_a_stream(leaves, call) if history == "stream" else call(leaves)
             y, extra, named = split(returned, self.returns)
             if history == "followed":
                 call(others(leaves))
@@ -213,6 +219,7 @@ class _Run:
 
         request, wanted = self.request, set(self.request.wanted)
         y, _, named = self.forward(leaves, call)
+        y = named.get("hy", y) if request.history == "state" else y
         names = [n for n in self.arguments if n in request.requires_grad]
         second = bool(wanted & {"d2dy", *(f"d2{n}" for n in names)})
         more = [n for n in operation(request.operation).outputs[1:] if named[n].requires_grad]
@@ -253,11 +260,9 @@ class _Run:
         deterministic = self.request.history == "deterministic"
         return surrounded("deterministic", self.request.device) if deterministic else nullcontext()
 
-    def gradients(self, *given: Any, create_graph: bool = False) -> Any:
+    def gradients(self, ys: Any, inputs: list[Any], dys: Any, create_graph: bool = False) -> Any:
         """What autograd gives, None for what it does not reach; in another thread where the history says so."""
-        import torch
-
-        back = functools.partial(torch.autograd.grad, *given, allow_unused=True, create_graph=create_graph)
+        back = functools.partial(_gradients, ys, inputs, dys, create_graph)
         return elsewhere(back) if self.request.history == "handed" else back()
 
     def several(self, ys: Tensors, names: list[str], leaves: Tensors) -> None:
@@ -296,7 +301,7 @@ class _Run:
             return
         first, cotangents = [grad for grad, _ in chosen], [v for _, v in chosen]
         with torch.enable_grad():
-            if any(_refuses(grad.grad_fn) for grad in first):
+            if any(_holds(grad.grad_fn, "Error") for grad in first):
                 torch.autograd.backward(first, cotangents)  # raises, with torch's own words
             found = torch.autograd.grad(first, list(inputs.values()), cotangents, allow_unused=True)
         for name, grad in zip(inputs, found, strict=True):
@@ -351,11 +356,30 @@ class _Run:
         self.look_for_changes()
 
 
-def _refuses(node: Any) -> bool:
-    """Whether the graph behind a gradient holds torch's error node, which `once_differentiable` leaves.
+def _gradients(ys: Any, inputs: list[Any], dys: Any, create_graph: bool) -> Any:
+    """Gradients of one output or several by leaves.
 
-    The node has lost its inputs, so that autograd.grad, asked for given inputs, goes round it and says None;
-    only backward() would meet it.
+    A re-entrant checkpoint (torch.utils.checkpoint with use_reentrant=True) knows backward() only.
+    """
+    import torch
+
+    outputs = ys if isinstance(ys, list) else [ys]
+    if not any(_holds(y.grad_fn, "CheckpointFunctionBackward") for y in outputs):
+        return torch.autograd.grad(ys, inputs, dys, allow_unused=True, create_graph=create_graph)
+    for leaf in inputs:
+        leaf.grad = None
+    torch.autograd.backward(ys, dys, create_graph=create_graph)
+    found = [leaf.grad for leaf in inputs]
+    for leaf in inputs:
+        leaf.grad = None
+    return found
+
+
+def _holds(node: Any, ending: str) -> bool:
+    """Whether the graph behind a gradient holds a node whose name ends so.
+
+    "Error" is torch's node for what `once_differentiable` leaves. It has lost its inputs, so that autograd.grad, asked
+    for given inputs, goes round it and says None; only backward() would meet it.
     """
     seen, waiting = set(), [node]
     while waiting:
@@ -363,7 +387,7 @@ def _refuses(node: Any) -> bool:
         if node is None or node in seen:
             continue
         seen.add(node)
-        if node.name().endswith("Error"):
+        if node.name().endswith(ending):
             return True
         waiting.extend(before for before, _ in node.next_functions)
     return False

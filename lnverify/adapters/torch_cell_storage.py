@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lnverify.adapters.cell_calls import reordered
+from lnverify.adapters.torch_parameters import APART
 from lnverify.errors import SignatureError
 from lnverify.operation import Operation
 from lnverify.subject import Declaration
@@ -101,13 +102,17 @@ class Storage:
         pieces: dict[str, list[tuple[str, Any]]] = {}
         for name, places in self.places.items():
             tensor = reordered(self.known, name, leaves[name], self.order)
+            if tensor is not leaves[name]:
+                tensor = APART.add(tensor.clone())
             parts = tensor.chunk(len(places)) if len(places) > 1 else (tensor,)
             for place, part in zip(places, parts, strict=True):
                 pieces.setdefault(place, []).append((self.cell.axes[name], part))
         found = {}
         for place, given in pieces.items():
             by_rows = len({axes[-1] for axes, _ in given}) == 1
-            whole = torch.cat([part for _, part in given], 0 if by_rows else 1) if len(given) > 1 else given[0][1]
+            whole = given[0][1]
+            if len(given) > 1:
+                whole = APART.add(torch.cat([part for _, part in given], 0 if by_rows else 1))
             path = place.removesuffix(TRANSPOSED)
             found[path] = whole.T if place.endswith(TRANSPOSED) else whole
         return found

@@ -25,7 +25,7 @@ from lnverify.adapters.signature import Signature, cell_names, fixed_eps, match,
 from lnverify.adapters.torch_call import Tensors, answer, outputs, scalars
 from lnverify.adapters.torch_cell_storage import Storage
 from lnverify.adapters.torch_constructor import roles_of
-from lnverify.adapters.torch_parameters import KEPT, called_with, in_mode
+from lnverify.adapters.torch_parameters import KEPT, Places, in_mode
 from lnverify.errors import SignatureError
 from lnverify.operation import Operation, operation
 from lnverify.protocol import Request, Response
@@ -99,25 +99,25 @@ def adapt(obj: Any, target: str, options: Declaration) -> Subject:
 
     @functools.lru_cache(KEPT)
     def built(inputs: int, units: int, eps: float, dtype: str, device: str) -> Any:
-        return make(inputs, units, eps).to(device=device, dtype=getattr(torch, dtype))
+        return Places(make(inputs, units, eps).to(device=device, dtype=getattr(torch, dtype)))
 
     def run(request: Request) -> Response:
         x = request.arrays["x"]
         try:
-            module = built(x.shape[-1], request.normalized_shape[0], request.eps, x.dtype, request.device)
-            in_mode(module, request.train)
+            places = built(x.shape[-1], request.normalized_shape[0], request.eps, x.dtype, request.device)
+            in_mode(places.module, request.train)
         except Exception as error:  # a shape that an instance does not have, say
             return Response(refusal=first_line(error))
 
         def zero(path: str) -> Any:
-            return torch.zeros_like(module.get_parameter(path), requires_grad=False)
+            return torch.zeros_like(places.first[path], requires_grad=False)
 
         def bind(request: Request, tensors: Tensors) -> tuple[dict[str, Any], Callable[[Tensors], Any]]:
             def call(leaves: Tensors) -> Any:
                 placed = storage.placed(leaves) | {path: zero(path) for path in storage.zeros}
-                replaced = called_with(module, placed)
+                module = places.put(placed)
                 fixed = {**scalars(request), **lengths(request, signature)}
-                return stepping(lambda v: signature.call(replaced, {**fixed, **v}), known, options)(leaves)
+                return stepping(lambda v: signature.call(module, {**fixed, **v}), known, options)(leaves)
 
             return dict(tensors), call
 

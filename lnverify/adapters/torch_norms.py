@@ -2,7 +2,7 @@
 
 A class is built for the channels, groups and eps of a request; of an instance a copy is used, which takes its own
 channels, groups and eps only. A module is called with the request's arrays in the place of its parameters and of its
-running statistics (torch.func.functional_call), in evaluation mode for batch_norm_eval, else in training mode.
+running statistics, in evaluation mode for batch_norm_eval, else in training mode.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from lnverify.adapters import require, torch_function
 from lnverify.adapters.signature import our_name, parameters
 from lnverify.adapters.torch_constructor import AFFINE_FLAGS, BIAS_FLAGS, WIDTHS, roles_of
-from lnverify.adapters.torch_parameters import KEPT, called_with, in_mode
+from lnverify.adapters.torch_parameters import KEPT, Places, in_mode
 from lnverify.errors import SignatureError
 from lnverify.operation import MOMENTUM, RUNNING
 from lnverify.subject import Declaration, Subject
@@ -56,16 +56,17 @@ def adapt(obj: Any, target: str, options: Declaration) -> Subject:
 
     @functools.lru_cache(KEPT)
     def built(channels: int, groups: int, eps: float, weight: bool, bias: bool, dtype: Any, device: Any) -> Any:
-        return source.build(channels, groups, eps, weight, bias).to(device=device, dtype=dtype)
+        return Places(source.build(channels, groups, eps, weight, bias).to(device=device, dtype=dtype))
 
     def run(x: Any, groups: int, eps: float, training: bool, given: Mapping[str, Any]) -> Any:
         has = given["weight"] is not None, given["bias"] is not None
-        module = in_mode(built(x.shape[1], groups, eps, *has, x.dtype, x.device), training)
+        places = built(x.shape[1], groups, eps, *has, x.dtype, x.device)
+        module = in_mode(places.module, training)
         unbatched = getattr(module, "_get_no_batch_dim", None)  # of InstanceNorm2d: (C, H, W)
         if unbatched is not None and x.dim() == unbatched():
             raise ValueError(f"this module takes x of {x.dim()} dimensions for one row")
         theirs = {**names, **buffers}
-        return called_with(module, {theirs[n]: v for n, v in given.items() if v is not None})(x)
+        return places.put({theirs[n]: v for n, v in given.items() if v is not None})(x)
 
     found = replace(options, affine=options.affine or source.modes, arguments=None)
     if source.eps is not None:

@@ -6,13 +6,12 @@ are and their version counters go up, so that a module which keeps something by 
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 KEPT = 64  # modules of one subject; the one not used for longest is dropped
-RECENT: deque[Any] = deque(maxlen=64)  # the latest parameters, kept alive so that the next ones lie elsewhere
-VERSIONS: dict[int, int] = {}  # the latest version of a parameter at an address
+CHANGES = 8  # more than are made to one tensor in place
 
 
 def in_mode(module: Any, train: bool) -> Any:
@@ -27,7 +26,6 @@ def write(parameter: Any, tensor: Any) -> None:
     import torch
 
     parameter.data = tensor if tensor.shape == parameter.shape else tensor.reshape(parameter.shape)
-    RECENT.append(tensor)
     with torch.no_grad():
         parameter.copy_(parameter)  # raises the version, as an optimiser and a checkpoint do
 
@@ -36,7 +34,7 @@ def called_with(module: Any, parameters: Mapping[str, Any]) -> Callable[..., Any
     """The module as a function, with tensors in the place of its parameters and buffers; autograd goes on to them."""
     import torch
 
-    placed = _told_apart(parameters)
+    placed = dict(parameters)
 
     def call(*args: Any, **kwargs: Any) -> Any:
         return torch.func.functional_call(module, placed, args, kwargs)
@@ -44,26 +42,80 @@ def called_with(module: Any, parameters: Mapping[str, Any]) -> Callable[..., Any
     return call
 
 
-def _told_apart(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Tensors of which none has an address and a version that an earlier one had: memory is given out again.
+class Places:
+    """The places of a module's parameters and buffers, by path.
 
-    Those of a transform have no address, and none can be kept by it.
+    What is put there stays until the next call, as in a program: a backward may compute the forward again.
     """
-    import torch
 
-    placed, known = {}, {}
-    for name, tensor in parameters.items():
+    staying = False  # whether what is put there goes into the tensors that are there
+
+    def __init__(self, module: Any) -> None:
+        self.module = module
+        self.first = dict((*module.named_parameters(), *module.named_buffers()))
+        shared: dict[int, list[tuple[Any, str, str]]] = {}
+        for kind in ("_parameters", "_buffers"):
+            for owner in module.modules():
+                for name, tensor in getattr(owner, kind).items():
+                    shared.setdefault(id(tensor), []).append((owner, kind, name))
+        self.slots = {path: shared[id(tensor)] for path, tensor in self.first.items()}
+
+    def put(self, tensors: Mapping[str, Any]) -> Any:
+        """The module with these tensors; autograd goes on to them."""
+        for path, tensor in tensors.items():
+            owner, kind, name = self.slots[path][0]
+            there = getattr(owner, kind)[name]
+            if Places.staying and there.data_ptr() != tensor.data_ptr():
+                there.copy_(tensor)
+                continue
+            for owner, kind, name in self.slots[path]:
+                getattr(owner, kind)[name] = tensor
+        return self.module
+
+
+@contextlib.contextmanager
+def staying() -> Iterator[None]:
+    """While it lasts new parameters are written where those of the call before lie, as an optimiser writes them."""
+    Places.staying = True
+    try:
+        yield
+    finally:
+        Places.staying = False
+
+
+class Apart:
+    """Tensors of which none has an address and a version that an earlier one had, though memory is given out again.
+
+    Those of one epoch are all kept alive, and so lie apart; those of another epoch have other versions. A view has the
+    version of what it is a view on.
+    """
+
+    def __init__(self, room: int = 1 << 25) -> None:
+        """room: bytes that are kept alive."""
+        self.room = room
+        self.epoch = self.filled = 0
+        self.alive: list[Any] = []
+
+    def add(self, tensor: Any) -> Any:
+        """A tensor that is fresh, told apart from all before. One of a transform has no address, and is left alone."""
+        import torch
+
         if tensor.is_inference():  # it has no version, and no parameter is one
             with torch.inference_mode(False):
                 tensor = tensor.clone()
-        placed[name] = tensor
         try:
-            known[tensor.data_ptr()] = tensor
+            tensor.data_ptr()
+            size = tensor.untyped_storage().nbytes()
         except RuntimeError:
-            continue
-    for address, tensor in known.items():
-        for _ in range(tensor._version, VERSIONS.get(address, -1) + 1):
+            return tensor
+        if self.filled + size > self.room:
+            self.alive.clear()
+            self.epoch, self.filled = self.epoch + 1, 0
+        self.alive.append(tensor.detach())
+        self.filled += size
+        for _ in range(tensor._version, CHANGES * self.epoch):
             torch.autograd.graph.increment_version(tensor)
-    VERSIONS.update((address, tensor._version) for address, tensor in known.items())  # views raise that of each other
-    RECENT.extend(placed.values())
-    return placed
+        return tensor
+
+
+APART = Apart()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 SUBNORMAL = 2.0**-1060  # in float64
@@ -20,6 +21,20 @@ def settings() -> dict[str, Any]:
         "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
         "float32 matmul precision": torch.get_float32_matmul_precision(),
     }
+
+
+@contextlib.contextmanager
+def grad_mode_kept(changed: list[str]) -> Iterator[None]:
+    """Add the grad mode to what is changed where it is another one at the end; whoever leaves a mode puts it back."""
+    import torch
+
+    before = torch.is_grad_enabled()
+    try:
+        yield
+    finally:
+        if torch.is_grad_enabled() != before:
+            torch.set_grad_enabled(before)
+            changed.append("the setting 'grad mode' of torch")
 
 
 def restored(before: dict[str, Any]) -> list[str]:

@@ -128,12 +128,15 @@ def command(
         raise UsageError(f"{config.FILE} is there already: edit it, or move it away before --write-expected.")
     whole = not (dtypes or select or ignore or options["fail_fast"] or options["devices"])
     named, targets = targets, targets or project.targets or (default,)
+    if not all(named):
+        raise UsageError("a target is empty: name a file and a function, ./kernels.py:layer_norm, or a module and one.")
     if not all(targets):
         raise UsageError(f"no framework has a function for {operation}: name the target to check.")
     if write_expected and len(targets) > 1:
         raise UsageError(f"--write-expected writes the errors of one target, not of {len(targets)}: name one.")
     if not select_laws(select, ignore):
         raise UsageError("no law is left: --ignore leaves out every law that --select chooses.")
+    expectations.known(project)
     _check_paths(json_path, junit_path)
     run = report_cache.new_run()
     reports: list[Report] = []

@@ -12,7 +12,7 @@ from lnverify.errors import UsageError
 @click.argument("laws", nargs=-1, required=True, metavar="LAW...")
 @laws_option
 def command(laws: tuple[str, ...]) -> int:
-    """Explain laws, by id (LN301) or name (shift-invariance)."""
+    """Explain laws, by id (LN301) or name (input-shift)."""
     from lnverify.law import Law, load_laws
 
     known = load_laws()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import combinations
 
 import numpy as np
 
@@ -83,12 +84,12 @@ def adjoint_identity(ev: Evaluation) -> Outcome:
 def jvp_accuracy(ev: Evaluation) -> Outcome:
     """The jvp is the derivative along the tangents, within the running errors of the derived formula.
 
-    Along all tangents, and along each alone: the others are then no dual numbers at all.
+    Along all tangents, and along every selection of them: the others are then no dual numbers at all.
     """
     full = _with_tangents(ev)
     tangents = [t for t in ("tx", "tweight", "tbias") if full.case.has(t)]
-    alone = [full.case.with_arrays(**dict.fromkeys(set(tangents) - {kept})) for kept in tangents]
-    return first_bad(map(_jvp, (full, *(ev.again(case) for case in alone if len(tangents) > 1))))
+    left_out = [names for count in range(1, len(tangents)) for names in combinations(tangents, count)]
+    return first_bad(map(_jvp, (full, *(ev.again(full.case.with_arrays(**dict.fromkeys(n))) for n in left_out))))
 
 
 def _jvp(ev: Evaluation) -> Outcome:

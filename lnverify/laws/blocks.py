@@ -19,10 +19,12 @@ from lnverify.law import INAPPLICABLE, VACUOUS, Outcome, first_bad, law
 from lnverify.norms.blocks import BlockBounds
 from lnverify.norms.judge import judge, judge_values, measured
 from lnverify.operation import operation
+from lnverify.recipes import normal
 
 VASWANI = "Vaswani et al. (2017), section 3"
 XIONG = "Xiong et al. (2020), table 1"
 MANY = 67  # positions, or sequences: more than 64, and no multiple of what kernels take at once
+LONG = (67, 131)  # positions: more than 64, and more than 128
 SEEN = (0, 1, 33, 63, 64, MANY - 1)
 SCORE = 2e4  # of the hidden position: beyond the -10000 by which masks were made, far within every range
 
@@ -176,6 +178,27 @@ def block_equal_positions(ev: Evaluation) -> Outcome:
 def _with_positions(case: Case, count: int) -> Case:
     """The case with a causal mask of so many positions where it has a mask."""
     return case.with_arrays(mask=FloatArray.of(np.tri(count), case.dtype)) if case.has(MASK) else case
+
+
+@law("LN907", name="block-long-sequence", severity="error", operation="blocks", limit=6, source=VASWANI)
+def block_long_sequence(ev: Evaluation) -> Outcome:
+    """A sequence of 67 or of 131 different positions is right, in value and in gradient.
+
+    Bound: that of LN801 and LN802. Kernels take keys by 32, 64 or 128, and keep the largest score and the sum of
+    weights from one part to the next: what is wrong between two parts is seen here, where scores differ.
+    """
+    if not _right_as_it_is(ev):
+        return INAPPLICABLE
+    count = LONG[ev.case.arrays["x"].shape[-1] % len(LONG)]
+    shape = (1, count, ev.case.arrays["x"].shape[-1])
+    drawn = {name: FloatArray.of(normal(seed, shape), ev.case.dtype) for seed, name in enumerate(("x", "dy"), 901)}
+    run = ev.again(_with_positions(ev.case.with_arrays(**drawn), count))
+    if run.response.refusal is not None:
+        return INAPPLICABLE  # so many positions need not be accepted
+    what, cause = f"In a sequence of {count} positions", "long sequences are wrong"
+    wanted = ["y", *(name for name in run.case.gradients() if name in ev.response.arrays)]
+    judgements = (judge(run, name) for name in wanted)
+    return first_bad(j.blame(what, cause, run.case) if j.wrong else j.outcome("") for j in judgements)
 
 
 @law("LN905", name="block-batch", severity="error", operation="blocks", limit=8, source=VASWANI)

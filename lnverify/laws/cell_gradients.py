@@ -10,7 +10,7 @@ from lnverify.case import Case
 from lnverify.evaluation import Evaluation
 from lnverify.floats import FloatArray
 from lnverify.judgement import Judgement
-from lnverify.law import INAPPLICABLE, VACUOUS, Outcome, law
+from lnverify.law import INAPPLICABLE, VACUOUS, Outcome, first_bad, law
 from lnverify.laws.operation_calls import right
 from lnverify.norms.against import judge_against
 from lnverify.norms.bound import due
@@ -27,29 +27,49 @@ UNITS = 40  # of the largest cell that is unrolled
 
 @law("LN824", name="cell-cotangents", severity="error", operation="cells", needs=("dx",), limit=24, source=BPTT)
 def cell_cotangents(ev: Evaluation) -> Outcome:
-    """Where only one of a cell's new states is differentiated, h or c, the gradients are those of that one alone.
+    """Where only one of a cell's new states is differentiated, h or c, the gradients are those of that one alone; and
+    where h is differentiated as the state that is handed on, they are those of h.
 
-    Bound: that of LN802 with zero in the place of the cotangent that is not given. A gradient that is None is zero.
+    Bound: that of LN802, with zero in the place of a cotangent that is not given. A gradient that is None is zero.
     """
-    known = operation(ev.case.operation)
-    if len(known.cotangents) < 2 or not right(ev):
+    if not right(ev):
         return INAPPLICABLE
+    known = operation(ev.case.operation)
+    outcomes = [
+        _alone(ev, name, output)
+        for name, output in zip(known.cotangents, known.outputs, strict=True)
+        if len(known.cotangents) > 1
+    ]
+    handed = replace(ev.case, history="state", recipe=None)
+    if all(map(ev.case.has, known.cotangents)):
+        said = "With the cotangent of the state that is handed on"
+        outcomes.append(_gradients(ev, handed, ev, said, "the gradients of the state that is handed on are wrong"))
+    return first_bad(outcomes) if outcomes else INAPPLICABLE
+
+
+def _alone(ev: Evaluation, name: str, output: str) -> Outcome:
+    """The gradients of one output; name: of its cotangent."""
+    others = [other for other in operation(ev.case.operation).cotangents if other != name]
+    zeros = {n: FloatArray.of(np.zeros(ev.case.arrays[n].shape), ev.case.dtype) for n in others}
+    alone = ev.case.with_arrays(**dict.fromkeys(others))
+    what, cause = f"With a cotangent of {output} alone", f"the gradients of {output} alone are wrong"
+    return _gradients(ev, alone, ev.again(ev.case.with_arrays(**zeros)), what, cause)
+
+
+def _gradients(ev: Evaluation, case: Case, due_by: Evaluation, what: str, cause: str) -> Outcome:
+    """The gradients of a case, by the bounds of another evaluation; only those that the plain request gives."""
+    answer = Evaluation(case, ev.evaluator).ask(*operation(case.operation).outputs, "hy", *case.gradients())
     best: Outcome = INAPPLICABLE
-    for name, output in zip(known.cotangents, known.outputs, strict=True):
-        others = [other for other in known.cotangents if other != name]
-        zeros = {n: FloatArray.of(np.zeros(ev.case.arrays[n].shape), ev.case.dtype) for n in others}
-        bounds = measured(ev.again(ev.case.with_arrays(**zeros)))
-        alone = ev.case.with_arrays(**dict.fromkeys(others))
-        answer = Evaluation(alone, ev.evaluator).ask(*known.outputs, *alone.gradients())
-        for gradient in alone.gradients() if answer.refusal is None else ():
-            if gradient not in ev.response.arrays:
-                continue
-            zero = FloatArray.of(np.zeros(ev.case.arrays[gradient[1:]].shape), ev.case.dtype)
-            judgement = judge_values(bounds, gradient, answer.arrays.get(gradient, zero))
-            if judgement.wrong:
-                what, cause = f"With a cotangent of {output} alone", f"the gradients of {output} alone are wrong"
-                return judgement.blame(what, cause, alone)
-            best = judgement.outcome("") if judgement.state == "holds" else best
+    if case.history and "hy" not in answer.arrays:
+        return best
+    for gradient in case.gradients() if answer.refusal is None else ():
+        if gradient not in ev.response.arrays:
+            continue
+        zero = FloatArray.of(np.zeros(ev.case.arrays[gradient[1:]].shape), ev.case.dtype)
+        judgement = judge_values(measured(due_by), gradient, answer.arrays.get(gradient, zero))
+        if judgement.wrong:
+            return judgement.blame(what, cause, case)
+        best = judgement.outcome("") if judgement.state == "holds" else best
     return best
 
 

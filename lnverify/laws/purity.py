@@ -7,10 +7,12 @@ from dataclasses import replace
 import numpy as np
 
 from lnverify.case import Case
+from lnverify.diagnosis import fresh
 from lnverify.evaluation import Evaluation
 from lnverify.floats import FORMATS, FloatArray
 from lnverify.law import INAPPLICABLE, Outcome, law
 
+NEW = 1009  # and more: lengths of rows that are not asked for elsewhere
 SHORTCUTS = 64  # elements of a case that may take a shortcut
 
 
@@ -93,17 +95,25 @@ def arguments_unchanged(ev: Evaluation) -> Outcome:
     """x, weight, bias and dy hold the same bits after the call as before, and torch has the same settings.
 
     Settings are those that outlive a call: grad mode, default dtype, number of threads, flushing of subnormal numbers,
-    deterministic algorithms, matmul precision. Memory beside arrays that a function writes into counts too.
+    deterministic algorithms, matmul precision; also after a call with a weight that is too long. Memory beside arrays
+    that a function writes into counts too.
     """
-    response = ev.response
+    case, response = ev.case, ev.response
     if response.refusal is not None:
         return INAPPLICABLE
+    when = ""
+    if not response.changed and case.has("weight") and case.size <= SHORTCUTS and ev.subject.framework == "torch":
+        # most refuse a weight that is too long; whoever does not check reads its beginning
+        longer = FloatArray.of(np.append(case.vector("weight"), 1.0), case.arrays["weight"].dtype)
+        response = ev.rerun(replace(case, arrays={**case.arrays, "weight": longer}, layouts={}, recipe=None)).response
+        when = " with a weight that is too long"
+        response = replace(response, changed=tuple(n for n in response.changed if n.startswith("the setting")))
     if not response.changed:
         return Outcome("holds", 0.0, "y")
     names = ", ".join(response.changed)
     settings = all(name.startswith("the setting") for name in response.changed)
     verb, cause = ("changes", "settings are changed") if settings else ("overwrites", "arguments are overwritten")
-    return Outcome("violated", np.inf, response.changed[0], (), f"The call {verb} {names}.", cause)
+    return Outcome("violated", np.inf, response.changed[0], (), f"The call{when} {verb} {names}.", cause)
 
 
 @law(
@@ -165,7 +175,7 @@ def grad_mode(ev: Evaluation) -> Outcome:
 
     Judged by the bound of LN101, on the case and, in 32 bits and more, on x with |mean|/std = 2^(p/2)
     (fast paths with a one-pass variance). Before each run the same request is made with other parameters, so that
-    parameters which a fast path keeps show.
+    parameters which a fast path keeps show. A first call in inference mode must not make later ones impossible.
     """
     if ev.case.size == 0 or ev.subject.framework != "torch":
         return INAPPLICABLE
@@ -184,7 +194,26 @@ def grad_mode(ev: Evaluation) -> Outcome:
             if found.bad:
                 return found
             outcome = found if found.informative else outcome
-    return outcome
+    found = _after_inference(ev)
+    return found if found.bad else outcome
+
+
+def _after_inference(ev: Evaluation) -> Outcome:
+    """The request with gradients on rows of a length that only inference mode has met before: what is made once for a
+    length, and kept, must serve both. Where another new length is refused too nothing is said."""
+    if ev.response.refusal is not None or not ev.case.requires_grad or ev.subject.capabilities.fixed_shape:
+        return INAPPLICABLE
+    first, other = (fresh(ev, 5, columns=NEW + 2 * (ev.case.n + ev.case.rows) + more) for more in (1, 2))
+    kept = {k: v for k, v in first.case.arrays.items() if k in ("x", "weight", "bias")}
+    bare = replace(first.case, arrays=kept, grad_mode="inference", requires_grad=())
+    if Evaluation(bare, ev.evaluator).response.refusal is not None or other.response.refusal is not None:
+        return INAPPLICABLE
+    refusal = first.response.refusal
+    if refusal is None:
+        return INAPPLICABLE  # values are judged above
+    text = f"After a call in inference mode on rows of {first.case.n}, which are new, the request is refused: {refusal}"
+    return Outcome("crashed", np.inf, "y", (), text, "what inference mode has made is kept for training",
+                   case=first.case)  # fmt: skip
 
 
 def _shifted(ev: Evaluation) -> list[Evaluation]:

@@ -105,10 +105,10 @@ def third_derivative(ev: Evaluation) -> Outcome:
      source="torch.func.vmap is a loop; pytorch/functorch#534")  # fmt: skip
 def vmap(ev: Evaluation) -> Outcome:
     """vmap over the rows gives what one call gives, in y and in every gradient, by the bounds of LN101 and LN201 to
-    LN203, with the batch of x in its first dimension and in its last; each row has a weight and a bias of its own,
-    powers of two times the given ones, which cancel exactly. With a weight also vmap over the parameters alone, x
-    being the same for all, and the gradients of each sample under parameters that all share, whose sum is that of the
-    batch."""
+    LN203, with the batch of x in its first dimension and in its last; each sample, of one row or of three, has a weight
+    and a bias of its own, powers of two times the given ones, which cancel exactly. With a weight also vmap over the
+    parameters alone, x being the same for all, and the gradients of each sample under parameters that all share, whose
+    sum is that of the batch."""
     case = ev.case
     if case.rows < 2 or not case.n or case.layouts.get("dy") == "output" or _with(ev, ()) is None:
         return INAPPLICABLE
@@ -118,6 +118,9 @@ def vmap(ev: Evaluation) -> Outcome:
         return INAPPLICABLE
     outcome = _under_vmap(start, outputs, "vmap")
     if outcome.bad:
+        return outcome
+    groups = ev.again(_in_groups(case))
+    if _right(groups, outputs) and (outcome := _under_vmap(groups, outputs, "vmap_groups")).bad:
         return outcome
     square = ev.again(_by_rows(_square(case)))
     ways = [_under_vmap(square, outputs, "vmap_last")] if _right(square, outputs) else []
@@ -132,6 +135,7 @@ def vmap(ev: Evaluation) -> Outcome:
 
 WAYS = {
     "vmap": "Under vmap", "vmap_last": "Under vmap with the batch of x in its last dimension",
+    "vmap_groups": "Under vmap over as many samples as each has rows",
     "vmap_parameters": "Under vmap over the parameters alone",
     "vmap_samples": "Under vmap with parameters that all samples share",
 }  # fmt: skip
@@ -142,9 +146,10 @@ def _under_vmap(start: Evaluation, outputs: Sequence[str], name: str) -> Outcome
 
     A refusal accuses nobody: a branch on data, of one affine form alone, is refused loudly.
     """
-    response = start.ask(*outputs, name)
+    asked = "vmap" if name == "vmap_groups" else name
+    response = start.ask(*outputs, asked)
     if response.refusal is not None and "y" in outputs and len(outputs) > 1:
-        outputs, response = ["y"], start.ask("y", name)
+        outputs, response = ["y"], start.ask("y", asked)
     if response.refusal is not None:
         return Outcome("holds", 0.0, "y") if name != "vmap" else INAPPLICABLE
     again = start.answered(response)
@@ -162,6 +167,17 @@ def _under_vmap(start: Evaluation, outputs: Sequence[str], name: str) -> Outcome
 def _right(ev: Evaluation, outputs: Sequence[str]) -> bool:
     """Whether one call gives what vmap is to give."""
     return ev.response.refusal is None and all(ev.settle(output)[1] != "violated" for output in outputs)
+
+
+def _in_groups(case: Case) -> Case:
+    """The case as three samples of three rows, the given ones in turn: a weight for each sample meets as many rows, and
+    whoever takes it for one of each row gets other numbers."""
+    turns = np.arange(9).reshape(3, 3) % case.rows
+    arrays = {
+        k: FloatArray(v.dtype, v.bits.reshape(case.rows, *case.normalized_shape)[turns]) if k in ("x", "dy") else v
+        for k, v in case.arrays.items()
+    }
+    return replace(_by_rows(case), arrays=arrays)
 
 
 def _square(case: Case) -> Case:

@@ -106,5 +106,6 @@ KILLS: dict[str, tuple[str, str]] = {
     "LN903": ("block-no-final-norm", "bfloat16"),
     "LN904": ("block-64-positions", "float32"),
     "LN905": ("block-64-sequences", "float32"),
+    "LN907": ("block-sum-not-rescaled", "float32"),
     "LN906": ("block-mask-by-a-number", "float32"),
 }

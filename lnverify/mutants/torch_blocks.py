@@ -56,8 +56,19 @@ def _attention(q: Any, k: Any, v: Any, heads: int, mask: Any, bug: str) -> Any:
         weights = weights * mask.exp()
     if bug == "from 64 positions on":
         weights = torch.cat([weights[..., :64], 0 * weights[..., 64:]], -1)
-    out = weights @ v
+    out = _in_parts(scores, v, bug) if bug.startswith("in parts") else weights @ v
     return out.reshape(out.shape[0], out.shape[2], -1) if bug == "joined without transpose" else _joined(out)
+
+
+def _in_parts(scores: Any, v: Any, bug: str) -> Any:
+    """Attention over 64 keys at a time, with the largest score and the sum of weights so far; the first key is seen."""
+    largest, total, out = scores.new_full((*scores.shape[:-1], 1), -torch.inf), 0.0, 0.0
+    for part, values in zip(scores.split(64, -1), v.split(64, -2), strict=True):
+        before, largest = largest, torch.maximum(largest, part.amax(-1, keepdim=True))
+        factor, weights = (before - largest).exp(), (part - largest).exp()
+        total = total * (1.0 if bug == "in parts, sum not rescaled" else factor) + weights.sum(-1, keepdim=True)
+        out = out * factor + weights @ values
+    return out / total
 
 
 def block(
@@ -233,6 +244,8 @@ MUTANTS = [
     _wrong("gelu-for-relu", "gelu in the place of relu", "gelu"),
     _wrong("no-maximum", "softmax subtracts no maximum, and overflows", "no maximum"),
     _wrong("64-positions", "only the first 64 positions are attended to", "from 64 positions on", ("LN904",)),
+    _wrong("sum-not-rescaled", "keys are taken by 64, and the sum of weights is not rescaled from one part to the next",
+           "in parts, sum not rescaled", ("LN907",)),
     _wrong("64-sequences", "sequences from the 65th on attend to the first ones", "from 64 sequences on",
            ("LN905",)),
     _wrong("mask-by-a-number", "the mask is -10000, not -inf", "mask by a number", ("LN906",)),
@@ -253,5 +266,12 @@ def _right(name: str, description: str, function: Any) -> list[Correct]:
 CORRECT = [
     *_right("separate", "separate projections, softmax", block),
     *_right("fused", "one projection, scaled_dot_product_attention, residuals in the products", fused),
+    Correct(
+        "block-in-parts",
+        "keys are taken by 64, with the largest score and the sum of weights so far",
+        operation="transformer_block_pre_ln",
+        framework="torch",
+        target=functools.partial(block, pre=True, bug="in parts"),
+    ),
     *_right("online", "einsum, softmax with a running maximum, norms on raw sums", online),
 ]

@@ -164,6 +164,35 @@ def _m(id: str, target: Function, affected: tuple[str, ...], *laws: str, **kwarg
     return Mutant(id, told, framework="torch", target=target, affected=affected, laws=laws, **kwargs)
 
 
+def grad_mode_left_off(
+    x: Tensor, normalized_shape: Shape, weight: Tensor | None, bias: Tensor | None, eps: float
+) -> Tensor:  # fmt: skip
+    """A weight of another length is refused while gradients are off, and they stay off."""
+    before = torch.is_grad_enabled()
+    torch.set_grad_enabled(False)
+    if weight is not None and weight.shape != torch.Size(normalized_shape):
+        raise ValueError(f"the weight has the shape {tuple(weight.shape)}, {normalized_shape} is due")
+    torch.set_grad_enabled(before)
+    return textbook(x, normalized_shape, weight, bias, eps)
+
+
+ONES: dict[Any, Tensor] = {}
+
+
+def inference_ones(
+    x: Tensor, normalized_shape: Shape, weight: Tensor | None, bias: Tensor | None, eps: float
+) -> Tensor:  # fmt: skip
+    """Ones for the sums are made once for a length, in whatever mode comes first."""
+    key = (x.shape[-1], wide(x).dtype)
+    if key not in ONES:
+        ONES[key] = wide(x.detach().new_ones(x.shape[-1]))
+    f, shape = wide(x), normalized_shape
+    if len(shape) > 1:
+        return textbook(x, shape, weight, bias, eps)
+    d = f - ((f * ONES[key]).sum(-1, keepdim=True) / f.shape[-1])
+    return affine(d * torch.rsqrt((d * d).mean(-1, keepdim=True) + eps), weight, bias).to(x.dtype)
+
+
 WIDE = ("float64", "float32")
 OUTLIVED = [
     _m("statistics-in-a-ring", applied(_Ring), ("dx", "dweight"), "LN710", bug=_Ring.__doc__),
@@ -176,6 +205,8 @@ OUTLIVED = [
     _m("inference-in-place", inference_in_place, ("y",), "LN7", dtypes=WIDE),
     _m("ones-dropped", ones_dropped, ("y",), "LN1", "LN2", dtypes=WIDE),
     _m("dy-one-scalar", hand_written(read_dy=one_scalar), ("dx", "dweight"), "LN607", "LN2", bug=one_scalar.__doc__),
+    _m("grad-mode-left-off", grad_mode_left_off, ("y",), "LN703", dtypes=WIDE),
+    _m("inference-ones-kept", inference_ones, ("y",), "LN706", dtypes=WIDE),
     _m("odd-threads", hand_written(odd_threads), ("dweight", "dbias"), "LN202", "LN203", "LN610",
        bug=odd_threads.__doc__, dtypes=WIDE),
 ]  # fmt: skip

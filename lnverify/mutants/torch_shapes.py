@@ -35,7 +35,17 @@ def few_rows(x: Tensor, normalized_shape: Shape, weight: Tensor | None, bias: Te
     return torch.cat((y[:65535], torch.zeros_like(y[65535:])))
 
 
+def few_blocks(x: Tensor, normalized_shape: Shape, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+    """A grid of at most 65535 blocks of four rows: what is beyond is never written."""
+    y = textbook(x, normalized_shape, weight, bias, eps)
+    if x.dim() != 2 or x.shape[0] <= 4 * 65535:
+        return y
+    return torch.cat((y[: 4 * 65535], torch.zeros_like(y[4 * 65535 :])))
+
+
 SHAPES = [
+    Mutant("blocks-lost", "Rows past 65535 blocks of four are not written.", ("NVIDIA/apex#411",), framework="torch",
+           target=few_blocks, affected=("y",), laws=("LN610",)),
     Mutant("rows-lost-in-torch", "Without gradients, rows past 65535 are not written.", ("NVIDIA/apex#411",),
            framework="torch", target=few_rows, affected=("y",), laws=("LN610", "LN1", "LN7")),
     Mutant("parameters-resized", "A parameter of another length is cut or read past its end.",

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.utils.checkpoint
 from torch import Tensor
 
 from lnverify.mutants import DTYPES, Correct, Mutant
@@ -172,6 +173,16 @@ class CDetached(Truncated):
     every, both = 64, False
 
 
+@LAYER
+class HandedOnDetached(Layer):
+    """No gradient goes back through the h that is handed on."""
+
+    def forward(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
+        """All steps."""
+        y, (h, c) = super().forward(x, state)
+        return y, (h.detach(), c)
+
+
 # Wrong: lengths
 
 
@@ -248,10 +259,14 @@ class AllInputsAtOnce(Layer):
         weight = self.cell.of_h.weight
         if torch.is_grad_enabled():
             return weight.t()
-        key = (weight._version, weight.data_ptr(), weight.dtype)
+        key = self.key(weight)
         if self.kept is None or self.kept[0] != key:
             self.kept = key, weight.t().contiguous()
         return self.kept[1]
+
+    def key(self, weight: Tensor) -> Any:
+        """What changes where the weight does."""
+        return weight._version, weight.data_ptr(), weight.dtype
 
     def forward(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         """All steps."""
@@ -264,6 +279,29 @@ class AllInputsAtOnce(Layer):
             h = o.sigmoid() * cell.norm_c(c).tanh()
             outputs.append(h)
         return torch.stack(outputs), (h, c)
+
+
+@LAYER
+class KeptByAddress(AllInputsAtOnce):
+    """The recurrent weight is kept transposed, without gradients, for as long as it lies where it is."""
+
+    def key(self, weight: Tensor) -> Any:
+        """Not the version, which an optimiser raises."""
+        return weight.data_ptr(), weight.dtype
+
+
+@LAYER
+class Checkpointed(Layer):
+    """The backward of each step computes it again."""
+
+    def forward(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
+        """All steps."""
+        state = self.cell.resting(x[0]) if state is None else state
+        outputs = []
+        for step in x:
+            y, state = torch.utils.checkpoint.checkpoint(self.cell, step, state, use_reentrant=False)
+            outputs.append(y)
+        return torch.stack(outputs), state
 
 
 def _wrong(
@@ -284,6 +322,8 @@ MUTANTS = [
     _wrong("kept-zeros", KeptZeros, "LN805"),
     _wrong("wide-zeros", WideZeros, "LN826", dtypes=("bfloat16",)),
     _wrong("one-buffer", OneBuffer, "LN822"),
+    _wrong("handed-on-detached", HandedOnDetached, "LN824"),
+    _wrong("kept-by-address", KeptByAddress, "LN822"),
     _wrong("truncated", Truncated, "LN825"),
     _wrong("c-detached", CDetached, "LN825"),
     _wrong("lengths-forgotten", LengthsForgotten, "LN827"),
@@ -293,6 +333,8 @@ MUTANTS = [
 CORRECT = [
     Correct("lstm-all-inputs-at-once", "a layer that projects all inputs at once", operation="ln_lstm",
             framework="torch", target=AllInputsAtOnce),
+    Correct("lstm-checkpointed", "a layer whose backward computes each step again", operation="ln_lstm",
+            framework="torch", target=Checkpointed),
     Correct("lstm-masked", "a layer in which rows that have ended keep their state", operation="ln_lstm",
             framework="torch", target=Masked),
     Correct("lstm-packed", "a layer on packed sequences", operation="ln_lstm", framework="torch", target=Packed),

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lnverify.mutants import Mutant
-from lnverify.mutants.torch_parts import Composed, Shape, applied, cast, gradients, statistics, textbook, wide
+from lnverify.mutants.torch_parts import Composed, Shape, applied, cast, gradients, project, statistics, textbook, wide
 
 
 def second_order(x: Tensor, normalized_shape: Shape, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
@@ -31,6 +31,7 @@ class _Batched(Composed):
 
     'parameters': that they have a batch. 'alone': that they may have one where x has none. 'dimension': that the batch
     of x need not come first, whose memory is read as if it did. 'result': that what it returns has the batch first.
+    'rows': that a weight for each sample is none for each row, where there are as many.
     """
 
     @staticmethod
@@ -41,6 +42,8 @@ class _Batched(Composed):
         dims = [in_dims[0], in_dims[2], in_dims[3]]
         if lost == "dimension" and dims[0]:
             x, dims[0] = x.reshape(-1, *(size for dim, size in enumerate(x.shape) if dim != dims[0])), 0
+        if lost == "rows" and dims == [0, 0, 0] and x.dim() == 3 and x.shape[1] == x.shape[0]:
+            return textbook(x, shape, None, None, eps) * weight + bias, 0
         first = lost == "parameters" or (lost == "alone" and dims[0] is None)
         ys = [
             _Batched.apply(_sample(x, dims[0], i), shape, *(
@@ -69,6 +72,30 @@ class _NoTangent(torch.autograd.Function):
     @staticmethod
     def jvp(ctx: Any, t: Tensor) -> Tensor:
         return torch.zeros_like(t)
+
+
+class _WeightMoves(Composed):
+    """Right, but for the forward mode: where the weight moves and x does not, the tangent of the bias is lost."""
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        """A tangent that is not given is None."""
+        Composed.setup_context(ctx, inputs, output)
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def jvp(ctx: Any, tx: Any, _shape: Any, tweight: Any, tbias: Any, *_: Any) -> Tensor:
+        x, weight, bias = ctx.saved_tensors
+        moves = tx is not None
+        tx, tweight, tbias = (v if t is None and v is None else torch.zeros_like(v) if t is None else t
+                              for v, t in ((x, tx), (weight, tweight), (bias, tbias)))  # fmt: skip
+        mean, rstd = statistics(wide(x), ctx.shape, ctx.eps)
+        xhat = (wide(x) - mean) * rstd
+        along = rstd * project(wide(tx), xhat, ctx.shape)
+        tangent = along if weight is None else along * weight + xhat * tweight
+        if bias is None or (weight is not None and not moves):
+            return tangent.to(x.dtype)
+        return (tangent + tbias).to(x.dtype)
 
 
 class _Backward(Composed):
@@ -167,6 +194,9 @@ TRANSFORMS = [
        applied(_Batched, "alone"), ("LN216",), ("pytorch/functorch#534",)),
     _m("vmap-other-dimension", "The batch is taken to come first.", applied(_Batched, "dimension"), ("LN216",),
        ("pytorch/functorch#534",)),
+    _m("vmap-weight-for-rows", "A weight for each sample is taken for one of each row, where there are as many.",
+       applied(_Batched, "rows"), ("LN216",), ()),
+    _m("jvp-weight-without-bias", _WeightMoves.__doc__ or "", applied(_WeightMoves), ("LN208",), ()),
     _m("vmap-result-elsewhere", "The batch of y is said to be where that of x is; it comes first.",
        applied(_Batched, "result"), ("LN216",), ("pytorch/functorch#534",)),
 ]  # fmt: skip

@@ -111,7 +111,8 @@ def _forward(exact: Exact) -> Iterator[tuple[str, Float64Array]]:
         else:
             yield "eps is added outside the root", outside
         yield "eps is missing", weight * centred / np.sqrt(var) + bias
-        yield "the squares are summed, not averaged", weight * centred / np.sqrt(var * n + eps) + bias
+        if n > 2:  # of two numbers the sum of squares is as large as with N - 1
+            yield "the squares are summed, not averaged", weight * centred / np.sqrt(var * n + eps) + bias
         if n > 1:
             yield "the squares are divided by N - 1", weight * centred / _root(exact, var * n / (n - 1), eps) + bias
         for fixed in DEFAULTS:

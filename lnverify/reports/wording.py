@@ -237,6 +237,7 @@ HISTORY = {
     "autocast": "under autocast to bfloat16",
     "lower": "after a call on the same numbers in 16 bits",
     "deterministic": "with deterministic algorithms",
+    "state": "dy of the state that is handed on",
     "low_default": "with bfloat16 as the default dtype",
 }
 
