@@ -114,6 +114,8 @@ def test_the_table_of_pyproject_is_read_too(project: Path) -> None:
         ("targets = 1", "'lnverify.toml' has the unknown key 'targets': choose from target, operation, dtypes, "),
         ('dtypes = ["fp8"]', "fp8"),
         ('profile = "slow"', "unknown profile 'slow': choose from quick, ci, deep."),
+        ("target = 5", "'lnverify.toml': target is 5: write a text, or a list of texts."),
+        ("dtypes = [16]", "'lnverify.toml': dtypes is [16]: write a text, or a list of texts."),
         ("expected = 3", "expected is no list of tables: write [[expected]] above each."),
         ('[[expected]]\nlaw = "LN1"', "an [[expected]] entry has no reason: every one says which law, and why."),
         ('[[expected]]\nlaw = "LN1"\nreason = "r"\ncase = "no.json"', "there is no case 'no.json': leave the key out"),
@@ -135,3 +137,10 @@ def test_a_wrong_file_is_one_sentence(project: Path, text: str, sentence: str) -
     assert sentence in str(caught.value)
     result = lnverify("check")
     assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+
+
+def test_an_entry_for_a_law_that_is_none_is_a_wrong_file(project: Path) -> None:
+    (project / "lnverify.toml").write_text('target = "./kernels.py:ln"\n[[expected]]\nlaw = "LN999"\nreason = "r"\n')
+    refused = lnverify("check", *SELECTED)
+    assert refused.exit_code == 2
+    assert refused.stderr.startswith("lnverify: an [[expected]] entry of 'lnverify.toml': no law matches 'LN999'")

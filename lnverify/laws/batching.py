@@ -253,8 +253,8 @@ def many_rows(ev: Evaluation) -> Outcome:
     """Of a few rows that are repeated to very many, each is as right as it is alone: y of every row keeps the bound of
     LN101.
 
-    Rows whose bits are those of their first occurrence are as right as that. 70001 rows are asked of every subject in
-    torch; --huge asks for more than 2^31 and 2^32 elements, where they fit into memory.
+    Rows whose bits are those of their first occurrence are as right as that. 70001 and 1100003 rows are asked of every
+    subject in torch; --huge asks for more than 2^31 and 2^32 elements, where they fit into memory.
     """
     case = ev.case
     if not case.repeat:

@@ -21,6 +21,8 @@ from lnverify.finding import Finding, Observation, Report, Result
 from lnverify.reports import coverage, wording
 from lnverify.reports.snippet import size_text, snippet
 
+UNNAMED = "y is wrong"  # the cause where no wrong formula is known that gives what was returned
+IDENTIFIED = ("ln_", "transformer_block")  # operations of which `lnverify identify` may know the formula
 WIDTH = 100  # where there is no terminal that has one
 STYLES = {
     "holds": "green",
@@ -198,6 +200,9 @@ def _finding(place: int, group: Sequence[Finding], report: Report, source: str, 
     console.print()
     if source:
         _verbatim(f"   {wording.command('replay', source, '--finding', lead.id)}", console, "cyan")
+    if lead.cause == UNNAMED and report.operation.startswith(IDENTIFIED):
+        asked = wording.command("identify", "--operation", report.operation, report.subject)
+        _verbatim(f"   {asked}", console, "cyan")
     if script is None:
         _prose(
             Text(f"no standalone script: {size_text(lead)}; the line above replays it", "dim"),
