@@ -33,7 +33,7 @@ SEEDS = 6  # fresh cases that are tried: one may leave out too much to tell
 BLOCK_ROWS = (8, 16, 32, 64, 128, 256, 512, 1024)
 BLOCK_COLUMNS = (64, 128, 256, 512, 1024, 2048)
 EPS_16 = "eps is rounded to 16 bits"
-STORED_16 = "dweight is rounded to 16 bits, though the weight is float32"
+STORED_16 = "gradients of float32 parameters are rounded to 16 bits"
 # The results of every mutant of a kind, with each value that it rounds moved down, and up, by its error in a tier.
 Mutants = Callable[[Evaluation, str], Iterator[tuple[Float64Array, Float64Array]]]
 

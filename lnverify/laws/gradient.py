@@ -18,10 +18,10 @@ from lnverify.diagnosis import (
     rounded_statistics,
 )
 from lnverify.evaluation import Evaluation
-from lnverify.floats import FORMATS, Float64Array, FloatArray, quantum
+from lnverify.floats import FORMATS, Float64Array, FloatArray, distance, quantum, round_values
 from lnverify.law import INAPPLICABLE, Outcome, law
 from lnverify.laws.accuracy import SIXTEEN
-from lnverify.sixteen_bits import kept_in_16_bits
+from lnverify.sixteen_bits import STORED_16, kept_in_16_bits
 
 DERIVED = "the derived backward of reference/normalizers.py; Higham (2002), ch. 3 and 4"
 
@@ -89,9 +89,22 @@ def _sum_causes(ev: Evaluation, output: str, settled: bool) -> Iterator[tuple[st
         yield SWAPPED, lambda: all(_swapped(run, output) for run in (ev, *(fresh(ev, s) for s in range(runs - 1))))
     if output == "dweight":
         yield STATISTICS_16, lambda: rounded_statistics(ev, "dweight")
+    if case.dtype in SIXTEEN:
+        yield STORED_16, lambda: _rounded_at_the_end(ev, output)
     if case.dtype in SIXTEEN and case.rows > 16:
         finite = bool(np.isfinite(_returned(ev, output)).all())
         yield SUMS_16, lambda: finite and (settled or _right_row_by_row(ev, output))
+
+
+def _rounded_at_the_end(ev: Evaluation, output: str) -> bool:
+    """Whether a wider gradient is the right one, rounded once to the dtype of x."""
+    mine, fmt = ev.output(output), FORMATS[ev.case.dtype]
+    if mine is None or FORMATS[mine.dtype].precision <= fmt.precision:
+        return False
+    values, exact = mine.values.reshape(-1), ev.pair(output)
+    with np.errstate(all="ignore"):
+        near = distance(values, exact.hi, exact.lo, fmt) <= ev.bound(output)
+        return bool(near.all() and (round_values(values, ev.case.dtype) == values).all())
 
 
 def _returned(ev: Evaluation, output: str) -> Float64Array:
