@@ -23,6 +23,8 @@ BLOCKS = (8, 16, 32, 64, 128, 256, 512, 1024)
 ENOUGH = 8  # violations of an output that are diagnosed from scratch
 FRESH = 3  # fresh cases on which a hypothesis must hold as well
 TELLING = 5  # columns from which on wrong formulas differ
+OUTSIDE, MISSING = "eps is added outside the square root", "eps is missing"
+EPS_LEFT_OUT = "the backward leaves eps out"
 PADDING = "zeros that pad a row enter the variance"
 TAIL = "the last elements of a row are left out of the statistics"
 DEFAULT_EPS = (1e-5, 1e-6, 1e-12, 1e-3, 1e-8)
@@ -40,8 +42,8 @@ def _factors(ev: Evaluation, kind: str) -> Iterator[tuple[str, Float64Array]]:
             for width in sorted({1 << max(n - 1, 0).bit_length(), *(-(-n // b) * b for b in BLOCKS)} - {n}):
                 yield PADDING, s / np.sqrt(var + (width - n) / n * st.mu**2 + eps)
         if kind in ("eps", "any"):
-            yield "eps is added outside the square root", s / (np.sqrt(var) + np.sqrt(scaled) * ev.case.eps)
-            yield "eps is missing", s / np.sqrt(var)
+            yield OUTSIDE, s / (np.sqrt(var) + np.sqrt(scaled) * ev.case.eps)
+            yield MISSING, s / np.sqrt(var)
             yield "eps is added to the count, not to the variance", s / np.sqrt(var * n / (n + ev.case.eps))
             yield "eps is ten times too large", s / np.sqrt(var + 10 * eps)
             yield "eps is ten times too small", s / np.sqrt(var + eps / 10)
@@ -105,12 +107,9 @@ def _sixteen_bit_statistics(ev: Evaluation, gamma: Float64Array, beta: Float64Ar
                     yield gamma * (around * rstd) + beta
 
 
-def explains(ev: Evaluation, kind: str, tier: str = "det") -> str:
-    """The first row-factor hypothesis of a kind ('eps', 'variance', 'any') that explains y, or ''."""
-    for cause, alternative in _scaled(ev, kind):
-        if _fits(ev, "y", alternative, tier):
-            return cause
-    return ""
+def explained(ev: Evaluation, kind: str, tier: str = "det") -> list[str]:
+    """The row-factor hypotheses of a kind ('eps', 'variance', 'any') that explain y."""
+    return [cause for cause, alternative in _scaled(ev, kind) if _fits(ev, "y", alternative, tier)]
 
 
 def _scaled(ev: Evaluation, kind: str) -> Iterator[tuple[str, Float64Array]]:
@@ -272,4 +271,4 @@ def _backward_alternatives(ev: Evaluation) -> Iterator[tuple[str, Float64Array]]
         yield "dx lacks the mean of weight*dy", r * (g - st.xhat * c2)
         yield "dx lacks the term of the variance", r * (g - c1)
         yield "the backward divides by N - 1", r * (g - c1 - st.xhat * c2 * n / max(n - 1, 1))
-        yield "the backward leaves eps out", bare * (g - c1 - rest * mean(g * rest))
+        yield EPS_LEFT_OUT, bare * (g - c1 - rest * mean(g * rest))

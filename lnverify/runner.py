@@ -12,6 +12,7 @@ from typing import Any
 
 from lnverify import environment
 from lnverify.crashes import CAUSES
+from lnverify.diagnosis import EPS_LEFT_OUT
 from lnverify.errors import UsageError
 from lnverify.examination import Progress
 from lnverify.finding import NO_BACKWARD, Finding, Report, Result
@@ -205,8 +206,11 @@ def gather(findings: list[Finding]) -> list[Finding]:
             leading[dtype] = named[0]
 
     def cause(f: Finding) -> str:
-        follows = f.severity == "error" and (generic(f.cause) or f.law.startswith(("LN3", "LN4", *ROWS)))
-        return leading[f.dtype] if follows and f.dtype in leading else f.cause
+        first = leading.get(f.dtype, "")
+        follows = generic(f.cause) or f.law.startswith(("LN3", "LN4", *ROWS))
+        # where the forward has no eps, the gradient of that has none
+        follows = follows or (f.cause == EPS_LEFT_OUT and first.startswith("eps "))
+        return first if f.severity == "error" and first and follows else f.cause
 
     return [replace(f, cause=cause(f)) for f in findings]
 

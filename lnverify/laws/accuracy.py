@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from lnverify.diagnosis import explains, forward_cause
+from lnverify.diagnosis import MISSING, OUTSIDE, explained, forward_cause
 from lnverify.evaluation import Evaluation
 from lnverify.floats import FORMATS, FloatArray
 from lnverify.law import HOLDS, INAPPLICABLE, Outcome, law
@@ -225,8 +225,8 @@ def eps_inside_root(ev: Evaluation) -> Outcome:
         if kind != "violated":
             outcome = Outcome("holds", judgement.ratio, "y")
             continue
-        cause = "" if explains(again, "variance") else explains(again, "eps")
-        if cause:
+        fitting = () if explained(again, "variance") else explained(again, "eps")
+        if cause := "" if {OUTSIDE, MISSING} <= {*fitting} else next(iter(fitting), ""):  # too small to tell them apart
             text = f"With eps = {case.eps:.4g} beside a variance of {variance:.4g}, {judgement.sentence()}"
             text += f" {cause[0].upper()}{cause[1:]}."
             return replace(judgement.outcome(cause, text), case=case)
@@ -253,13 +253,13 @@ def population_variance(ev: Evaluation) -> Outcome:
     judgement, kind = ev.settle("y")
     if judgement.state not in ("holds", "violated", "vacuous"):
         return INAPPLICABLE
-    if kind == "violated" and explains(ev, "variance"):
+    if kind == "violated" and explained(ev, "variance"):
         return judgement.outcome("the variance is divided by N - 1")
     if ev.case.n < 1024 or ev.case.dtype in SIXTEEN or ev.case.size > 1 << 16 or ev.judge("y", "pair").ratio <= 1:
         return HOLDS if kind == "holds" else INAPPLICABLE
     for seed in range(4):
         fresh = ev if seed == 0 else ev.again(_fresh(ev, seed))
-        if fresh.judge("y", "pair").ratio <= 1 or not explains(fresh, "variance", "pair"):
+        if fresh.judge("y", "pair").ratio <= 1 or not explained(fresh, "variance", "pair"):
             return HOLDS
     pair = ev.judge("y", "pair")
     text = f"{pair.sentence()[:-1]} summed pairwise, and dividing the variance by N - 1 reproduces y in 4 of 4 cases."

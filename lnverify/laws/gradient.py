@@ -46,7 +46,10 @@ def dx_accuracy(ev: Evaluation) -> Outcome:
     judgement, kind = ev.settle("dx")
     if kind == "points" and (kept := kept_in_16_bits(ev, "dx")):
         return judgement.outcome(kept, violated=True)
-    return judgement.outcome(dx_cause(ev) if kind == "violated" else "", violated=kind == "violated")
+    if kind != "violated":
+        return judgement.outcome("", violated=False)
+    follows = ev.settle("y")[1] == "violated"  # then nothing is said of how dx came about
+    return judgement.outcome("dx is wrong" if follows else dx_cause(ev), violated=True)
 
 
 @law("LN202", name="dweight-accuracy", severity="error", needs=("dweight",), source=DERIVED)
