@@ -4,8 +4,9 @@ In 16 bits the bound with rounding points is as wide as one rounding of a statis
 them apart. A mutant can. Its result is exact but for the roundings that it is about; where one of them may go either
 way, since the value lies within its admitted error of a tie, the elements that it reaches are left out. The rest must
 lie within the deciding bound, without rounding points, around the mutant's result, every one of them, while the right
-result misses that bound. How far a value may be off before it is rounded is taken from either tier: the wider one
-leaves out more, the narrower one asks more of the subject; neither makes an agreement by chance more likely.
+result misses that bound, and for y also the right one with xhat rounded. How far a value may be off before it is
+rounded is taken from either tier: the wider one leaves out more, the narrower one asks more of the subject; neither
+makes an agreement by chance more likely.
 
 How much that says: of a right implementation an element meets both conditions by chance alone. Its own roundings
 spread it over a cell of relative size u_out, and the bound has relative size h u, so that one in u_out/(h u) elements
@@ -100,12 +101,19 @@ def reproduced(ev: Evaluation, output: str, mutants: Mutants, told: int) -> bool
     with np.errstate(all="ignore"):
         bound = ev.bound(output)
         judged = ~ev.skipped(output, values) & np.isfinite(bound) & np.isfinite(values)
-        apart = judged & (distance(values, pair.hi, pair.lo, fmt) > bound)
+        own = 8 * ev.precision.compute.u  # of our evaluation in float64
+
+        def near(result: Float64Array) -> np.ndarray:
+            return np.asarray(distance(values, result, 0.0, fmt) <= bound + own * np.abs(result))
+
+        right = judged & (distance(values, pair.hi, pair.lo, fmt) > bound)
         for tier in ("det", "pair"):
+            apart = right.copy()
+            for low, high in _points(ev, tier) if output == "y" else ():
+                apart &= (low == high) & ~near(low)
             for low, high in mutants(ev, tier):
                 settled = judged & (low == high)
-                own = 8 * ev.precision.compute.u * np.abs(low)  # of our evaluation in float64
-                if not (distance(values, low, 0.0, fmt) <= bound + own)[settled].all():
+                if not near(low)[settled].all():
                     continue
                 if int((apart & settled).sum()) >= told:
                     return True
@@ -155,6 +163,14 @@ def _forward(ev: Evaluation, nudge: float, tier: str) -> Iterator[Float64Array]:
             sums = np.add.reduceat((x - true) ** 2, np.arange(0, ev.case.n, width), axis=1)
             var = _low(ev, sums, 2 * es * sums, nudge).sum(axis=1, keepdims=True) / ev.case.n
             yield weight * (x - true) / np.sqrt(var + ev.case.eps) + bias
+
+
+@_both_ways
+def _points(ev: Evaluation, nudge: float, tier: str) -> Iterator[Float64Array]:
+    """y with xhat rounded and no statistic: what it explains nothing in 16 bits need explain, where eps outweighs the
+    variance or the mean is next to nothing."""
+    weight, bias = _parameters(ev)
+    yield weight * _low(ev, ev.exact.statistics.xhat, ev.yardstick.bounds(tier).xhat_error, nudge) + bias
 
 
 @_both_ways

@@ -51,3 +51,13 @@ def test_no_right_implementation_is_said_to_keep_16_bits(correct: Correct, dtype
         evaluation = Evaluator(correct.subject()).evaluate(case(dtype, n, rows))
         for output in ("y", "dx", "dweight"):
             assert kept_in_16_bits(evaluation, output) == "", (n, rows, output)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("changes", [{"eps": 10.0}, {"eps": 10.0, "bias": None}, {"mean": 0.0, "bias": None}])
+def test_a_rounded_xhat_is_no_statistic_in_16_bits_where_eps_outweighs_the_variance(dtype, changes) -> None:
+    op_by_op = next(c for c in LOW if c.id == "op-by-op")
+    for n, rows in ((128, 2), (512, 16)):
+        evaluation = Evaluator(op_by_op.subject()).evaluate(case(dtype, n, rows, **changes))
+        assert evaluation.settle("y")[1] == "points"
+        assert kept_in_16_bits(evaluation, "y") == ""
