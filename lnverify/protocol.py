@@ -22,6 +22,7 @@ HISTORIES = (
     "followed",
     "crowded",
     "handed",
+    "state",
     "repeated",
     "changed",
     "changed_x",
