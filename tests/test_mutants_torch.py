@@ -39,6 +39,7 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "row-stride-assumed": plain.padded,
     "no-grad-in-place": plain.x_without_gradients,
     "weight-by-identity": plain.trained_in_place,
+    "weight-by-address": plain.weights_one_after_the_other,
     "one-output-buffer": plain.first_of_two,
     "statistics-of-last-forward": plain.interleaved,
     "second-backward-accumulates": plain.backward_again,

@@ -34,6 +34,20 @@ class KeepsWeight(torch.nn.GroupNorm):
         return torch.nn.functional.group_norm(x, self.num_groups, self.kept[1], self.bias, self.eps)
 
 
+class Checkpointed(torch.nn.GroupNorm):
+    """The backward computes the forward again, and only where backward() is called."""
+
+    def forward(self, x: Any) -> Any:
+        return torch.utils.checkpoint.checkpoint(super().forward, x, use_reentrant=True)
+
+
+def test_a_checkpoint_that_only_backward_reaches_is_right() -> None:
+    report = check(Checkpointed, operation="group_norm", dtypes=["float64"], select=["LN801", "LN802"],
+                   profile="score", max_examples=1)  # fmt: skip
+    assert report.verdict == "holds", [f.message for f in report.findings]
+    assert all(result.informative > 10 for result in report.results)
+
+
 def test_evaluation_mode_of_a_norm_is_asked_for() -> None:
     report = check(EvalUnbiased, operation="group_norm", dtypes=["float64"], select=["LN823"], profile="score",
                    max_examples=1)  # fmt: skip

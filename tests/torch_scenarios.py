@@ -133,6 +133,13 @@ def trained_in_place(f: Any) -> Any:
         return f(x, SHAPE, w, None, 1e-5)
 
 
+def weights_one_after_the_other(f: Any) -> Any:
+    """Y under no_grad of many weights, of which some lie where an earlier one lay."""
+    x = normal(4, 6, grad=False)
+    with torch.no_grad():
+        return [f(x, SHAPE, torch.full(SHAPE, 1.0 + k, dtype=x.dtype), None, 1e-5) for k in range(100)]
+
+
 def first_of_two(f: Any) -> Any:
     """The y of the first of two calls under no_grad."""
     x = normal(4, 6, grad=False)

@@ -95,7 +95,7 @@ def adapt(obj: Any, target: str, options: Declaration) -> Subject:
 
             return dict(tensors), bound(called, request, masked, options)
 
-        return answer(request, bind)
+        return answer(request, bind, module=True)
 
     return Subject(
         target=target,

@@ -69,8 +69,13 @@ def answer(
     bind: Bind,
     returns: tuple[str, ...] = ("y",),
     backward: tuple[Callable[..., Any], Signature | Writing] | None = None,
+    module: bool = False,
 ) -> Response:
-    """Run the subject once per forward that the wanted outputs need."""
+    """Run the subject once per forward that the wanted outputs need.
+
+    module: the parameters are those of a module, which stay where they are. What a function is given comes and goes,
+    and other tensors lie there afterwards.
+    """
     import torch
 
     if request.threads is not None and torch.get_num_threads() != request.threads:
@@ -86,7 +91,7 @@ def answer(
         with torch.inference_mode():  # made there, x is a tensor that keeps no version
             held["x"] = hold(request.arrays["x"], request.layouts.get("x", "contiguous"), request.device)
     tensors = {name: held[name].tensor for name in (*arguments, *known.beside) if name in held}
-    for name in known.parameters:
+    for name in known.parameters if module else ():
         if name in tensors:
             APART.add(tensors[name])
 

@@ -121,7 +121,7 @@ def adapt(obj: Any, target: str, options: Declaration) -> Subject:
 
             return dict(tensors), call
 
-        return answer(request, bind, returns(known))
+        return answer(request, bind, returns(known), module=True)
 
     return Subject(
         target=target,

@@ -45,8 +45,11 @@ def claims(obj: object) -> bool:
     return (callable(obj) and not isinstance(obj, type)) or _autograd_function(obj) is not None
 
 
-def adapt(obj: Any, target: str, options: Declaration) -> Subject:
-    """Raises FrameworkError without torch and SignatureError where parameters cannot be matched."""
+def adapt(obj: Any, target: str, options: Declaration, module: bool = False) -> Subject:
+    """module: the function calls a module that holds what it is given.
+
+    Raises FrameworkError without torch and SignatureError where parameters cannot be matched.
+    """
     torch = require("torch")
     function, found, by_position = _callee(obj)
     backward = None
@@ -95,7 +98,7 @@ def adapt(obj: Any, target: str, options: Declaration) -> Subject:
             return dict(tensors), lambda leaves: call(function, {**fixed_values, **leaves})
 
         own = backward and (backward[0], writing(request, backward[1], BACKWARD, overrun))
-        response = answer(request, bind, returns, own)
+        response = answer(request, bind, returns, own, module)
         return replace(response, changed=(*response.changed, *overrun)) if overrun else response
 
     def bare(request: Request, what: str) -> Callable[[], Any]:

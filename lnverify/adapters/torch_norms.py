@@ -73,7 +73,7 @@ def adapt(obj: Any, target: str, options: Declaration) -> Subject:
         found = replace(found, eps=source.eps)
     tracks = source.momentum and set(buffers) == {*RUNNING}
     call = _call(run, options.operation or "", source.eps, tracks)
-    subject = torch_function.adapt(call, target, found)
+    subject = torch_function.adapt(call, target, found, module=True)
     if source.fixed is None:
         return subject
     return replace(subject, capabilities=replace(subject.capabilities, fixed_shape=source.fixed))

@@ -1,7 +1,8 @@
 """Modules of torch as subjects: the ones that were built, their mode, and a request's tensors as their parameters.
 
 Rule of this file: nothing happens to a module here that a program would not do. In a program parameters stay where they
-are and their version counters go up, so that a module which keeps something by address and version is right.
+are and their version counters go up, so that a module which keeps something by address and version is right. A function
+that does is wrong: the tensors of two modules may lie at one place, one after the other.
 """
 
 from __future__ import annotations

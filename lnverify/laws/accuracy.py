@@ -225,8 +225,11 @@ def eps_inside_root(ev: Evaluation) -> Outcome:
         if kind != "violated":
             outcome = Outcome("holds", judgement.ratio, "y")
             continue
-        fitting = () if explained(again, "variance") else explained(again, "eps")
-        if cause := "" if {OUTSIDE, MISSING} <= {*fitting} else next(iter(fitting), ""):  # too small to tell them apart
+        fitting = [] if explained(again, "variance") else explained(again, "eps")
+        if OUTSIDE in fitting and MISSING in fitting:
+            continue  # eps is too small to tell them apart
+        if fitting:
+            cause = fitting[0]
             text = f"With eps = {case.eps:.4g} beside a variance of {variance:.4g}, {judgement.sentence()}"
             text += f" {cause[0].upper()}{cause[1:]}."
             return replace(judgement.outcome(cause, text), case=case)

@@ -16,6 +16,7 @@ from lnverify.case import Case
 from lnverify.evaluation import Evaluation
 from lnverify.floats import FORMATS, Float64Array, FloatArray
 from lnverify.law import INAPPLICABLE, VACUOUS, Outcome, first_bad, law
+from lnverify.laws.operation_calls import in_modes, judged
 from lnverify.norms.blocks import BlockBounds
 from lnverify.norms.judge import judge, judge_values, measured
 from lnverify.operation import operation
@@ -38,15 +39,6 @@ def _block(case: Case) -> Block:
 def _right_as_it_is(ev: Evaluation) -> bool:
     """Whether LN801 finds no fault with the block itself, so that something can be learned of the rest."""
     return judge(ev, "y").state in ("holds", "vacuous")
-
-
-def _judged(run: Evaluation, what: str, cause: str) -> Outcome:
-    """y of a run by LN801's bound; a refusal is a crash."""
-    judgement = judge(run, "y")
-    if judgement.state == "refused":
-        text = f"{what}: {judgement.message}"
-        return Outcome("crashed", float("inf"), "y", message=text, cause=cause, case=run.case)
-    return judgement.blame(what, cause, run.case) if judgement.wrong else judgement.outcome("")
 
 
 def _exactly(run: Evaluation, due: Float64Array, what: str, cause: str) -> Outcome:
@@ -90,14 +82,7 @@ def block_modes(ev: Evaluation) -> Outcome:
     """
     if not _right_as_it_is(ev):
         return INAPPLICABLE
-    modes = (("eval", "enabled"), ("eval", "no_grad"), ("eval", "inference"), ("train", "no_grad"))
-    return first_bad(
-        _judged(
-            ev.again(replace(ev.case.forward_alone(), train=mode == "train", grad_mode=grad_mode)),
-            f"In {mode} mode, {grad_mode}", f"it is wrong in {mode} mode",
-        )
-        for mode, grad_mode in modes
-    )  # fmt: skip
+    return in_modes(ev, ("eval", "enabled"), ("eval", "no_grad"), ("eval", "inference"), ("train", "no_grad"))
 
 
 @law("LN902", name="block-branches-off", severity="error", operation="blocks", limit=24, source=f"{VASWANI}; {XIONG}")
@@ -114,7 +99,7 @@ def block_branches_off(ev: Evaluation) -> Outcome:
     if run.response.refusal is not None or not np.isfinite(measured(run).exact.pair("y").hi).all():
         return INAPPLICABLE
     if not _block(ev.case).pre:
-        return _judged(run, "With both branches off", "it is no LN(LN(x)) with its branches off")
+        return judged(run, "With both branches off", "it is no LN(LN(x)) with its branches off")
     if not _in_range(run):
         return VACUOUS
     return _exactly(run, ev.case.arrays["x"].values, "With both branches off", "it is not x with its branches off")

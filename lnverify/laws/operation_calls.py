@@ -33,6 +33,26 @@ def right(ev: Evaluation) -> bool:
     return all(judge(ev, name).state in ("holds", "vacuous") for name in _outputs(ev.case) if ev.output(name))
 
 
+def judged(run: Evaluation, what: str, cause: str) -> Outcome:
+    """Every output of a run by LN801's bound; a refusal is a crash."""
+    if run.response.refusal is not None:
+        text = f"{what}: {run.response.refusal}"
+        return Outcome("crashed", float("inf"), "y", message=text, cause=cause, case=run.case)
+    judgements = (judge(run, output) for output in operation(run.case.operation).outputs)
+    return first_bad(j.blame(what, cause, run.case) if j.wrong else j.outcome("") for j in judgements)
+
+
+def in_modes(ev: Evaluation, *modes: tuple[str, str]) -> Outcome:
+    """The forward in modes of the module ('train', 'eval') and of autograd, by LN801's bound."""
+    return first_bad(
+        judged(
+            ev.again(replace(ev.case.forward_alone(), train=mode == "train", grad_mode=grad_mode)),
+            f"In {mode} mode, {grad_mode}", f"it is wrong in {mode} mode",
+        )
+        for mode, grad_mode in modes
+    )  # fmt: skip
+
+
 def same_numbers(ev: Evaluation, case: Case, what: str, cause: str) -> Outcome:
     """Another run on the numbers of an evaluation, by its bounds; a refusal is no violation."""
     wanted = [name for name in _outputs(case) if name in (*operation(case.operation).outputs, *ev.response.arrays)]

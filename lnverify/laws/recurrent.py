@@ -10,7 +10,8 @@ import numpy as np
 from lnverify.case import Case
 from lnverify.evaluation import Evaluation
 from lnverify.floats import FloatArray
-from lnverify.law import INAPPLICABLE, VACUOUS, Outcome, first_bad, law
+from lnverify.law import INAPPLICABLE, VACUOUS, Outcome, law
+from lnverify.laws.operation_calls import in_modes, judged
 from lnverify.norms.cases import resting
 from lnverify.norms.judge import judge
 from lnverify.operation import Operation, operation
@@ -30,15 +31,6 @@ def wrong_anyway(ev: Evaluation) -> bool:
     return any(judge(ev, output).state not in ("holds", "vacuous") for output in operation_of(ev.case)[0].outputs)
 
 
-def _judged(run: Evaluation, what: str, cause: str) -> Outcome:
-    """Every output of a run by LN801's bound; a refusal is a crash."""
-    if run.response.refusal is not None:
-        text = f"{what}: {run.response.refusal}"
-        return Outcome("crashed", float("inf"), "y", message=text, cause=cause, case=run.case)
-    judgements = (judge(run, output) for output in operation_of(run.case)[0].outputs)
-    return first_bad(j.blame(what, cause, run.case) if j.wrong else j.outcome("") for j in judgements)
-
-
 @law("LN804", name="cell-modes", severity="error", operation="cells", needs=("module",), limit=24, source=PAPER)
 def cell_modes(ev: Evaluation) -> Outcome:
     """A cell in evaluation mode is right, and so is it without gradients: layer norm is the same in both.
@@ -47,14 +39,7 @@ def cell_modes(ev: Evaluation) -> Outcome:
     """
     if wrong_anyway(ev):
         return INAPPLICABLE
-    modes = (("eval", "enabled"), ("eval", "no_grad"), ("train", "no_grad"))
-    return first_bad(
-        _judged(
-            ev.again(replace(ev.case.forward_alone(), train=mode == "train", grad_mode=grad_mode)),
-            f"In {mode} mode, {grad_mode}", f"it is wrong in {mode} mode",
-        )
-        for mode, grad_mode in modes
-    )  # fmt: skip
+    return in_modes(ev, ("eval", "enabled"), ("eval", "no_grad"), ("train", "no_grad"))
 
 
 @law("LN805", name="cell-resting", severity="error", operation="cells", needs=("resting",), limit=24, source=PAPER)
@@ -70,7 +55,7 @@ def cell_resting(ev: Evaluation) -> Outcome:
     best = VACUOUS
     for train, grad_mode, said in ((True, "enabled", ""), (False, "no_grad", ", no gradients")):
         given = ev.again(replace(ev.case.forward_alone(**_zeros(ev.case)), train=train, grad_mode=grad_mode))
-        if _judged(given, "", "").bad:
+        if judged(given, "", "").bad:
             continue
         for when in ("at once", "again", "after another sequence"):
             if when == "after another sequence":
@@ -78,7 +63,7 @@ def cell_resting(ev: Evaluation) -> Outcome:
             asked = replace(resting(ev.case), train=train, grad_mode=grad_mode)
             answer = ev.evaluator.subject.run(asked.request(*known.outputs))
             run = Evaluation(given.case, ev.evaluator, answer)
-            outcome = _judged(run, f"No state{said}, {when}", "no state is not a zero state")
+            outcome = judged(run, f"No state{said}, {when}", "no state is not a zero state")
             if outcome.bad:
                 return outcome
             best = outcome if outcome.informative else best

@@ -102,6 +102,21 @@ def weight_by_identity() -> Function:
     return layer_norm
 
 
+def weight_by_address() -> Function:
+    """The weight in working precision is kept by address and version, which a later tensor may have again."""
+    kept: dict[Any, Tensor] = {}
+
+    def layer_norm(
+        x: Tensor, normalized_shape: Shape, weight: Tensor | None, bias: Tensor | None, eps: float
+    ) -> Tensor:
+        if weight is not None and not torch.is_grad_enabled():
+            key = weight.data_ptr(), weight._version, weight.dtype, weight.shape
+            weight = kept.setdefault(key, wide(weight).clone())
+        return textbook(x, normalized_shape, weight, bias, eps)
+
+    return layer_norm
+
+
 def reciprocal_by_size() -> Function:
     """1/N is made once for each N, in the dtype of the first call, and serves the later ones."""
     kept: dict[int, Tensor] = {}
@@ -289,6 +304,8 @@ MEMORY = [
        ("GeeeekExplorer/nano-vllm#170",), dtypes=("float64", "float32")),
     _m("weight-by-identity", "Without gradients, the weight is kept by the identity of its tensor.",
        weight_by_identity, ("y",), ("LN7",), ("Hsword/Hetu#17",), fresh=True),
+    _m("weight-by-address", "Without gradients, the weight is kept by the address and version of its tensor.",
+       weight_by_address, ("y",), ("LN7", "LN1"), ("Hsword/Hetu#17",), fresh=True),
     _m("one-output-buffer", "Without gradients, every y of a shape is the same tensor.", one_output_buffer, ("y",),
        ("LN7",), fresh=True),
     _m("statistics-of-last-forward", "The backward uses the statistics of the latest forward.",

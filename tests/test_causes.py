@@ -1,0 +1,70 @@
+"""Causes that findings name: one for one fault, and none that is untrue."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lnverify.case import Case
+from lnverify.diagnosis import forward_cause
+from lnverify.evaluation import Evaluator
+from lnverify.floats import FloatArray
+from lnverify.runner import check
+from lnverify.sixteen_bits import STORED_16
+from lnverify.target import resolve
+
+torch = pytest.importorskip("torch")
+
+
+def one_pass(x: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
+    """Squares in the dtype of x, which overflow."""
+    mean = x.mean(-1, keepdim=True)
+    y = (x - mean) / torch.sqrt((x * x).mean(-1, keepdim=True) - mean * mean + eps)
+    return y if weight is None else y * weight + bias
+
+
+def test_an_overflow_is_no_missing_eps() -> None:
+    x = FloatArray.of(np.array([[1000.0]]), "float16")
+    evaluation = Evaluator(resolve(one_pass)).evaluate(Case("layer_norm", "float16", (1,), {"x": x}, 1e-5))
+    assert evaluation.settle("y")[1] == "violated"
+    assert forward_cause(evaluation) == "y is wrong"
+
+
+def unbiased(x: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
+    """Group norm with a variance divided by N - 1."""
+    g = x.reshape(x.shape[0], num_groups, -1)
+    y = ((g - g.mean(-1, keepdim=True)) * torch.rsqrt(g.var(-1, keepdim=True) + eps)).reshape(x.shape)
+    shape = (1, -1, *(1 for _ in x.shape[2:]))
+    y = y if weight is None else y * weight.reshape(shape)
+    return y if bias is None else y + bias.reshape(shape)
+
+
+def test_two_numbers_do_not_make_a_sum_of_squares_of_n_minus_1() -> None:
+    report = check(unbiased, operation="group_norm", dtypes=["float32"], select=["LN801"], profile="score")
+    assert {f.cause for f in report.findings} == {"the squares are divided by N - 1"}
+
+
+class Rounded(torch.autograd.Function):
+    """The identity, whose gradient is rounded to bfloat16."""
+
+    @staticmethod
+    def forward(ctx: Any, t: Any) -> Any:
+        return t.clone()
+
+    @staticmethod
+    def backward(ctx: Any, dt: Any) -> Any:
+        return dt.bfloat16().to(dt.dtype)
+
+
+def rounded(x: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
+    """Gradients of float32 parameters are right, and rounded once."""
+    given = [None if t is None else Rounded.apply(t.float()) for t in (weight, bias)]
+    return torch.nn.functional.layer_norm(x.float(), x.shape[-1:], *given, eps).to(x.dtype)
+
+
+def test_sums_that_are_rounded_once_have_one_cause() -> None:
+    report = check(rounded, dtypes=["bfloat16"], select=["LN202", "LN203"], profile="score")
+    assert {f.law for f in report.findings} == {"LN202", "LN203"}
+    assert {f.cause for f in report.findings} == {STORED_16}
