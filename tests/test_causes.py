@@ -26,8 +26,8 @@ def one_pass(x: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) ->
 
 
 def test_an_overflow_is_no_missing_eps() -> None:
-    x = FloatArray.of(np.array([[1000.0]]), "float16")
-    evaluation = Evaluator(resolve(one_pass)).evaluate(Case("layer_norm", "float16", (1,), {"x": x}, 1e-5))
+    x = FloatArray.of(np.full((4, 16), 1000.0), "float16")
+    evaluation = Evaluator(resolve(one_pass)).evaluate(Case("layer_norm", "float16", (16,), {"x": x}, 1e-12))
     assert evaluation.settle("y")[1] == "violated"
     assert forward_cause(evaluation) == "y is wrong"
 

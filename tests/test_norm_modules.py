@@ -54,6 +54,26 @@ def test_evaluation_mode_of_a_norm_is_asked_for() -> None:
     assert report.findings[0].cause == "it is wrong in evaluation mode"
 
 
+SEEN: dict[Any, set[bytes]] = {}  # the weights that were seen at an address with a version
+
+
+class Sees(torch.nn.GroupNorm):
+    """Notes its weight."""
+
+    def forward(self, x: Any) -> Any:
+        if self.weight is not None:
+            key = self.weight.data_ptr(), self.weight._version, self.weight.dtype, self.weight.shape
+            SEEN.setdefault(key, set()).add(self.weight.detach().numpy().tobytes())
+        return super().forward(x)
+
+
+def test_no_two_weights_have_one_address_and_version() -> None:
+    SEEN.clear()
+    check(Sees, operation="group_norm", dtypes=["float32"], select=["LN801", "LN802"], profile="score")
+    assert len(SEEN) > 50
+    assert all(len(weights) == 1 for weights in SEEN.values())
+
+
 def test_what_is_kept_until_a_parameter_changes_is_right() -> None:
     report = check(KeepsWeight, operation="group_norm", dtypes=["float64"], select=["LN801", "LN822", "LN823"],
                    profile="score", max_examples=1)  # fmt: skip
