@@ -154,7 +154,7 @@ class Report:
     seconds: float = 0.0
     examples: int = 0
     stopped: str = ""
-    stages: dict[str, float] = field(default_factory=dict)  # seconds by stage: subject, oracle, bound, drawing
+    stages: dict[str, float] = field(default_factory=dict)  # seconds by stage: subject, oracle, bound, loading, rest
     stale: tuple[str, ...] = ()  # expected findings that no longer occur, a sentence each
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -87,10 +88,12 @@ def examine(plan: Plan, subject: Subject, device: str, dtype: str, progress: Pro
     stopwatch = Stopwatch()
     other = plan.operation in derived()
     support: Support | str
+    started = time.perf_counter()
     if other:
         support = find_norm_support(subject, plan.operation, dtype, device)
     else:
         support = find_support(subject, dtype, device)
+    stopwatch.timed("subject", started)
     if isinstance(support, str):
         part.not_supported = (support,)
         part.findings = watch.findings(dtype, device, subject.capabilities)

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from lnverify import environment
+from lnverify.allocator import keep_freed_memory
 from lnverify.crashes import CAUSES
 from lnverify.diagnosis import EPS_LEFT_OUT
 from lnverify.errors import UsageError
@@ -86,6 +87,7 @@ def check(
     parts: list[Part] = []
     stopped = ""
     with examined(plan, places[0]) as subject:
+        loaded = time.monotonic() - started
         plan = replace(plan, operation=agreed(subject, operation, variant))
         _require_laws(plan.operation, selected, ignored)
         report = Report(
@@ -103,6 +105,7 @@ def check(
     report.stopped = stopped
     _merge(report, parts)
     report.seconds = time.monotonic() - started
+    report.stages["loading"] = loaded
     report.stages["rest"] = max(report.seconds - sum(report.stages.values()), 0.0)
     return report
 
@@ -141,7 +144,7 @@ def _parts(
         for device, dtype in work:
             yield examine(plan, subject, device, dtype, progress)
         return
-    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
+    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), keep_freed_memory) as pool:
         tasks = [pool.submit(examine_alone, plan, device, dtype, tuple(LOADED)) for device, dtype in work]
         try:
             for number, (task, (_, dtype)) in enumerate(zip(tasks, work, strict=True)):

@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 import click
 
+from lnverify.allocator import keep_freed_memory
 from lnverify.errors import InternalError, LnverifyError
 
 # Not a docstring: \b, which keeps click from wrapping a paragraph, wants a string that is not raw.
@@ -46,6 +47,7 @@ class Group(click.Group):
 
     def main(self, *args: Any, **extra: Any) -> NoReturn:
         """Run, print at most one sentence of error, and exit. A command returns its exit status."""
+        keep_freed_memory()
         extra["standalone_mode"] = False
         extra["prog_name"] = "lnverify"
         try:
