@@ -116,14 +116,20 @@ class Bounds:
             return np.asarray(np.maximum(upper, lower) + 6 * u)
 
     @cached_property
+    def _reach(self) -> Float64Array:
+        """k_i = (|x_i| + |mu|)/s, (rows, n)."""
+        st = self.exact.statistics
+        with np.errstate(all="ignore"):
+            return (np.abs(st.x) + np.abs(st.mu)[:, None]) / st.s[:, None]
+
+    @cached_property
     def xhat_error(self) -> Float64Array:
         """a_i, the error of xhat_i before gamma, (rows, n):
         (em + 2u(|x_i| + |mu|)/s)(1 + es) + |xhat_i|(es + 3u); the 2u term admits x*rstd + (-mu*rstd).
         With backward_from='output' also u_out(|y_i| + |beta_i|)/|gamma_i|."""
         st, u, em, es = self.exact.statistics, self.precision.compute.u, self.mean_error, self.scale_error
         with np.errstate(all="ignore"):
-            affine = 2 * u * (np.abs(st.x) + np.abs(st.mu)[:, None]) / st.s[:, None]
-            return (em[:, None] + affine) * (1 + es[:, None]) + np.abs(st.xhat) * (es[:, None] + 3 * u)
+            return (em[:, None] + 2 * u * self._reach) * (1 + es[:, None]) + np.abs(st.xhat) * (es[:, None] + 3 * u)
 
     @cached_property
     def backward_xhat_error(self) -> Float64Array:
@@ -188,10 +194,10 @@ class Bounds:
         a, es, xhat = self.backward_xhat_error, self.scale_error[:, None], np.abs(st.xhat)
         gamma = np.abs(self.gamma)
         with np.errstate(all="ignore"):
-            g = np.abs(self.gamma * self.case.matrix("dy"))
             signed = self.gamma * self.case.matrix("dy")
+            g = np.abs(signed)
             hg = roundings((g != 0).sum(axis=1), self.tier)[:, None]
-            k = (np.abs(st.x) + np.abs(st.mu)[:, None]) / st.s[:, None]
+            k = self._reach
 
             def mean(values: Float64Array) -> Float64Array:
                 return values.mean(axis=1, keepdims=True)

@@ -8,6 +8,7 @@ nothing overflows beyond 2^996 or falls under 2^-969; the oracle scales rows by 
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -92,6 +93,8 @@ class DoubleDouble:
         return _lift(other) + (-self)
 
     def __mul__(self, other: Any) -> DoubleDouble:
+        if isinstance(other, int | float) and _power_of_two(other):
+            return DoubleDouble(self.hi * other, self.lo * other)
         other = _lift(other)
         product, error = _two_product(self.hi, other.hi)
         return DoubleDouble(*_fast_two_sum(product, error + (self.hi * other.lo + self.lo * other.hi)))
@@ -99,6 +102,8 @@ class DoubleDouble:
     __rmul__ = __mul__
 
     def __truediv__(self, other: Any) -> DoubleDouble:
+        if isinstance(other, int | float):
+            return self._by_number(float(other))
         other = _lift(other)
         first = self.hi / other.hi
         rest = self - other * first
@@ -106,6 +111,15 @@ class DoubleDouble:
         rest = rest - other * second
         quotient, error = _fast_two_sum(first, second)
         return DoubleDouble(*_fast_two_sum(quotient, error + rest.hi / other.hi))
+
+    def _by_number(self, divisor: float) -> DoubleDouble:
+        """Division by one float64 number: one correction is enough, within 3 units of 2^-106."""
+        if _power_of_two(divisor):
+            return DoubleDouble(self.hi / divisor, self.lo / divisor)
+        first = self.hi / divisor
+        product, error = _two_product(first, np.asarray(divisor))
+        rest = ((self.hi - product) - error) + self.lo
+        return DoubleDouble(*_fast_two_sum(first, rest / divisor))
 
     def __rtruediv__(self, other: Any) -> DoubleDouble:
         return _lift(other) / self
@@ -203,6 +217,11 @@ class DoubleDouble:
                 paired = DoubleDouble(np.concatenate([paired.hi, last.hi]), np.concatenate([paired.lo, last.lo]))
             part = paired
         return part[0]
+
+
+def _power_of_two(value: float) -> bool:
+    """Whether products with the number are exact, but where they leave the range."""
+    return math.frexp(value)[0] in (0.5, -0.5)
 
 
 def _lift(value: Any) -> DoubleDouble:

@@ -215,10 +215,10 @@ def half_cell(values: Float64Array, fmt: Format, towards_zero: npt.NDArray[np.bo
     At a power of two the gap towards zero is half as wide, except at the smallest normal number; zero's cell
     reaches half the smallest subnormal to either side.
     """
-    gap = quantum(values, fmt)
-    mantissa, _ = np.frexp(values)
-    at_power = (np.abs(mantissa) == 0.5) & (np.abs(values) > fmt.tiny)
-    return 0.5 * np.where(at_power & towards_zero, 0.5 * gap, gap)
+    half = 0.5 * quantum(values, fmt)
+    bits = np.asarray(values, dtype=np.float64).view(np.int64)
+    at_power = ((bits & 0xFFFFFFFFFFFFF) == 0) & (np.abs(values) > fmt.tiny) & towards_zero
+    return np.where(at_power, 0.5 * half, half)
 
 
 def distance(observed: Float64Array, exact: Float64Array, low: Float64Array | float, fmt: Format) -> Float64Array:
@@ -234,6 +234,8 @@ def distance(observed: Float64Array, exact: Float64Array, low: Float64Array | fl
         # The exact value lies on the zero side of an observed number that overshoots it.
         towards_zero = np.signbit(error) == np.signbit(observed)
         apart = np.maximum(np.abs(error) - half_cell(observed, fmt, towards_zero), 0.0)
+        if np.isfinite(apart).all():  # no NaN and no infinity among the three
+            return apart
         # In this order: largest + half its gap is no float64 number where the format is float64.
         sign = np.copysign(1.0, observed)
         beyond = np.maximum((fmt.largest - sign * exact) - sign * low + 0.5 * float(fmt.gaps[-1]), 0.0)

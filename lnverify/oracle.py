@@ -202,7 +202,8 @@ class Exact:
         """Exact statistics as float64 arrays in scaled units (for the bounds)."""
         forward = self.forward
         with np.errstate(all="ignore"):
-            x = np.ldexp(self.case.matrix("x"), -self.exponent[:, None])
+            x = self.case.matrix("x")
+            x = np.ldexp(x, -self.exponent[:, None]) if self.wide else x
             x0 = np.ldexp(self.x0, -self.exponent)
             root = self._high(forward["r"])
             return Statistics(
@@ -246,7 +247,7 @@ class Exact:
         value = getattr(self, source)[key]
         hi = self._high(value)
         lo = value.lo if isinstance(value, DoubleDouble) else np.zeros_like(hi)
-        if power:
+        if power and self.wide:  # else the rows are not scaled
             shift = self.exponent[:, None] * power if hi.ndim == 2 else self.exponent * power
             with np.errstate(all="ignore"):
                 hi, lo = np.ldexp(hi, shift), np.ldexp(lo, shift)

@@ -10,13 +10,15 @@ import time
 from dataclasses import dataclass, field
 from functools import cached_property
 
+import numpy as np
+
 from lnverify.bounds import Bounds, Precision
 from lnverify.case import Case
 from lnverify.derivative_bounds import DerivativeBounds
 from lnverify.floats import Float64Array
 from lnverify.judgement import ALONE
 from lnverify.oracle import Exact, Pair
-from lnverify.row_range import Range, row_range
+from lnverify.row_range import Range, Rows, row_range
 
 
 @dataclass
@@ -39,6 +41,7 @@ class Yardstick:
         self.case, self.precision, self.stopwatch = case, precision, stopwatch
         self._bounds: dict[tuple[str, bool], Bounds] = {}
         self._second: dict[str, DerivativeBounds] = {}
+        self._pairs: dict[str, Pair] = {}
 
     @cached_property
     def exact(self) -> Exact:
@@ -50,17 +53,23 @@ class Yardstick:
         return exact
 
     @cached_property
+    def broken(self) -> Rows:
+        """Rows of x that are not finite, (rows,)."""
+        return np.asarray(~np.isfinite(self.case.matrix("x")).all(axis=1))
+
+    @cached_property
     def range(self) -> Range:
         """Rows near the ends of the range."""
         return row_range(self.case, self.exact, self.precision)
 
     def pair(self, output: str) -> Pair:
         """The exact value of an output."""
-        exact = self.exact
-        start = time.perf_counter()
-        pair = exact.pair(output)
-        self.stopwatch.timed("oracle", start)
-        return pair
+        if output not in self._pairs:
+            exact = self.exact
+            start = time.perf_counter()
+            self._pairs[output] = exact.pair(output)
+            self.stopwatch.timed("oracle", start)
+        return self._pairs[output]
 
     def bounds(self, tier: str = "det", points: bool = False) -> Bounds:
         """The closed-form bounds in a tier."""

@@ -76,6 +76,21 @@ def test_products_and_quotients(a, b):
 
 
 @QUIET
+@given(pairs(), st.one_of(st.integers(1, 70000), st.sampled_from((3, 7.0, 768, 0.1, -5))))
+def test_quotients_by_a_number(a, divisor):
+    """One correction: its rounding, that of the remainder and of the sum are 3 u^2 (0.75 units)."""
+    assert units(a / divisor, exact(a) / Fraction(divisor)) <= 1
+
+
+@QUIET
+@given(pairs(), st.integers(-20, 20), st.sampled_from((-1, 1)))
+def test_powers_of_two_are_exact(a, exponent, sign):
+    power = sign * 2.0**exponent
+    assert exact(a * power) == exact(power * a) == exact(a) * Fraction(power)
+    assert exact(a / power) == exact(a) / Fraction(power)
+
+
+@QUIET
 @given(pairs(signed=False))
 def test_square_roots(a):
     """Against an integer square root: Karp's step adds the error squared of a float64 root, 2^-106, and the
