@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
+from lnverify.cli import main
 from lnverify.errors import SignatureError
 from lnverify.evaluation import Evaluator
 from lnverify.identify_block import identify_block
@@ -186,6 +188,27 @@ def test_identify_tells_a_causal_block_and_what_is_none_of_them() -> None:
     assert found["variant"] == "none of those that are known"
     assert found["nearest"] == "pre_ln_gelu"
     assert facts(KILLED["block-norms-before"].subject())["variant"] == "pre_ln"
+
+
+def test_identify_asks_a_block_in_float64_where_it_can() -> None:
+    """In float32 the bound of a block cannot tell the two gelus apart."""
+    words = ["identify", "--no-isolate", "examples/transformer_block.py:Block"]
+    said = CliRunner().invoke(main, words, standalone_mode=False).output
+    assert "float64 on cpu" in said
+    assert "pre_ln_gelu" in said
+    single = CliRunner().invoke(main, [*words[:2], f"{words[2]}?dtypes=float32"], standalone_mode=False).output
+    assert "float32 on cpu" in single
+
+
+class InnerEpsilon(LAYER):
+    """Hidden units and eps under the names of GPT-2's configuration."""
+
+    def __init__(self, n_embd: int, n_head: int, n_inner: int, layer_norm_epsilon: float) -> None:
+        super().__init__(n_embd, n_head, n_inner, 0.0, layer_norm_eps=layer_norm_epsilon, batch_first=True)
+
+
+def test_constructors_are_read_under_the_names_of_gpt_2() -> None:
+    assert exact_gap(resolve(InnerEpsilon, operation="transformer_block"), "transformer_block") < 1e-12
 
 
 def test_the_example_holds_and_its_copy_does_not() -> None:

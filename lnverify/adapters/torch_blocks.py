@@ -35,7 +35,7 @@ FRAMEWORK = "torch"
 PROBE = (2, 3, 8)  # heads, units of a head and hidden units of the module that is built to see its parameters
 HIDDEN = (
     "dim_feedforward", "d_ff", "ffn_dim", "mlp_dim", "d_inner", "intermediate_size", "ffn_hidden", "hidden", "dff",
-    "feedforward_dim", "d_hidden",
+    "feedforward_dim", "d_hidden", "n_inner", "inner_dim", "ff_dim",
 )  # fmt: skip
 DROPOUTS = ("dropout", "drop", "attn_dropout", "resid_dropout", "attention_dropout", "ffn_dropout", "dropout_rate",
             "dropout_p", "drop_rate", "p_dropout")  # fmt: skip
