@@ -168,5 +168,6 @@ def operation_double_backward(ev: Evaluation) -> Outcome:
         cause = f"the double backward is refused {present_parameters(again.case)}"
         return Outcome("crashed", np.inf, "d2x", message=text, cause=cause, case=again.case)
     names = [f"d2{name}" for name in (*again.case.requires_grad, *known.cotangents)]
-    causes = {name: f"the double backward is wrong in {name}" for name in names}
+    # of many arguments most are wrong together
+    causes = {name: f"the double backward is wrong{f' in {name}' if single else ''}" for name in names}
     return _together(_bounds(ev).of(again.case), causes, answer.arrays, "Differentiated again")
