@@ -175,7 +175,7 @@ STYLE = {name: next(e.id for e in reversed(STYLES) if e.operation == name and no
          for name in BOTH}  # fmt: skip
 
 
-@pytest.mark.parametrize("name", BOTH)
+@pytest.mark.parametrize("name", ["ln_rnn", "ln_lstm", "ln_gru", "transformer_block_pre_ln_gelu"])
 def test_laws_hold_for_what_autograd_differentiates(name: str) -> None:
     entry = next(entry for entry in STYLES if entry.id == STYLE[name])
     laws = [load_laws()[law] for law in LAWS]
