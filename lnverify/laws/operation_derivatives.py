@@ -94,7 +94,7 @@ def _right(ev: Evaluation, *outputs: str) -> bool:
     return all(judge(ev, output).state in ("holds", "vacuous") for output in outputs)
 
 
-@law("LN813", name="operation-jvp", severity="error", operation="derived", needs=("ty",), limit=24, source=DERIVED)
+@law("LN813", name="operation-jvp", severity="error", operation="derived", needs=("ty",), limit=16, source=DERIVED)
 def operation_jvp(ev: Evaluation) -> Outcome:
     """The jvp of a norm, cell or block is the derivative of every output along the tangents: along all of them, and
     along each alone; of many arguments along one of them, another one in each case.
@@ -146,7 +146,7 @@ def _together(bounds: NormBounds, causes: Mapping[str, str], arrays: Mapping[str
     return best
 
 
-@law("LN814", name="operation-double-backward", severity="error", operation="derived", needs=("d2x",), limit=24,
+@law("LN814", name="operation-double-backward", severity="error", operation="derived", needs=("d2x",), limit=16,
      source=DERIVED)  # fmt: skip
 def operation_double_backward(ev: Evaluation) -> Outcome:
     """The gradients of a norm, cell or block can be differentiated: d2x, d2weight, ... and d2dy are the vjp of the vjp,
