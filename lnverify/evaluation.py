@@ -140,7 +140,7 @@ class Evaluation:
 
     def output(self, name: str) -> FloatArray | None:
         """A returned array, or None where it is missing."""
-        if name in ALONE:
+        if name in ALONE or name in (f"t{output}" for output in operation(self.asked.operation).outputs):
             return self.ask(name).arrays.get(name)
         if name.startswith("d2"):
             return self.second_order.arrays.get(name)
@@ -148,8 +148,9 @@ class Evaluation:
 
     @cached_property
     def second_order(self) -> Response:
-        """The response of the double backward for every argument of the case, and dy."""
-        names = [f"d2{a}" for a in ("x", "weight", "bias") if self.asked.has(a)] + ["d2dy"]
+        """The response of the double backward for every argument and every cotangent of the case."""
+        known = operation(self.asked.operation)
+        names = [f"d2{a}" for a in known.arguments if self.asked.has(a)] + [f"d2{dy}" for dy in known.cotangents]
         return self.ask(*(n for n in names if n in self.subject.capabilities.outputs))
 
     # What is right, and what is admitted

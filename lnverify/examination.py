@@ -23,7 +23,6 @@ from lnverify.edges import Screen, edge, sizes
 from lnverify.errors import InternalError, LnverifyError
 from lnverify.evaluation import Evaluation, Evaluator
 from lnverify.finding import Finding, Observation, Result
-from lnverify.judgement import ALONE
 from lnverify.law import INAPPLICABLE, Law, Outcome
 from lnverify.profiles import Profile
 from lnverify.protocol import OUT_OF_MEMORY
@@ -320,11 +319,9 @@ class Examination:
         shown = outcome.case or case
         answer = again.evaluate(shown).response if shown is not case else evaluation.response
         outputs = {n: a.to_json(4096) for n, a in answer.arrays.items()}
-        for name in (outcome.output,):
-            if name in (*ALONE, "d2x", "d2weight", "d2bias", "d2dy"):
-                extra = again.evaluate(shown).output(name)
-                if extra is not None:
-                    outputs[name] = extra.to_json(4096)
+        name = outcome.output
+        if name not in outputs and (extra := again.evaluate(shown).output(name)) is not None:
+            outputs[name] = extra.to_json(4096)
         return Observation(
             case=shown.to_json(), outputs=outputs, message=outcome.message, ratio=outcome.ratio,
             output=outcome.output, index=outcome.index, expected=outcome.expected, got=outcome.got,

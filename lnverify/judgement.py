@@ -15,7 +15,8 @@ ALONE = ("ty", "tty", "rty", "fdx", "d3x")  # derivatives that are asked for one
 COLUMN_OUTPUTS = ("dweight", "dbias", "d2weight", "d2bias")  # shape of a parameter
 WRONG = ("violated", "missing", "shape")
 PLAIN = {
-    "ty": "the jvp's tangent of y", "tty": "the tangent of the jvp's tangent", "rty": "the gradient of <dy, jvp>",
+    "ty": "the jvp's tangent of y", "tcy": "the jvp's tangent of cy",
+    "tty": "the tangent of the jvp's tangent", "rty": "the gradient of <dy, jvp>",
     "fdx": "the jvp of dx", "d3x": "the third derivative",
 }  # fmt: skip
 

@@ -3,7 +3,7 @@
 Everything that travels between laws and subjects is a named array; the names come from here. For an output
 `y` the cotangent is `dy`; for an argument `x` the gradient is `dx`, the tangent `tx`; the cotangent of the
 gradient `dx` in the double backward is `vx`, and its results are `d2x`, `d2weight`, ... and `d2dy`. Of an LSTM cell
-`cy` is the new c beside the new h, `y`; its cotangent is `dcy`.
+`cy` is the new c beside the new h, `y`; its cotangent is `dcy`, its tangent `tcy`.
 """
 
 from __future__ import annotations

@@ -49,7 +49,8 @@ class Request:
     arrays: `x` of shape (*batch, *normalized_shape), `weight` and `bias` of normalized_shape or absent, `dy`
     of x's shape; for jvp the tangents `tx`, `tweight`, `tbias`; for double backward the cotangents `vx`,
     `vweight`, `vbias` of the first gradients.
-    wanted: any of y, dx, dweight, dbias, mean, rstd, ty (jvp), d2x, d2weight, d2bias, d2dy (double backward).
+    wanted: any of y, dx, dweight, dbias, mean, rstd, ty (jvp), d2x, d2weight, d2bias, d2dy (double backward); of cells
+    and blocks the same for every argument and output: dh, tcy, d2h, d2dcy (lnverify.operation).
     layouts: how each array lies in memory (one of LAYOUTS). 'transposed', 'permuted', 'swapped': the last two
     dimensions, the second to the end, the first two the other way round. 'strided', 'skipped': every second index of
     the last or first dimension of a larger array; 'padded', 'sliced': a slice of its last or second one. 'reversed':

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import replace
 
 import flint
@@ -63,7 +62,7 @@ def test_exact_results_lie_in_certified_balls(name: str) -> None:
             for output in outputs(case):
                 pair = exact.pair(output)
                 scale = np.abs(pair.hi).max() * 2.0**-85
-                found = exact.result(output, forward, None if output in forward else backward)
+                found = exact.result(output, forward if output in forward else backward)
                 for value, hi, low in zip(found.flat, pair.hi.flat, pair.lo.flat, strict=True):
                     assert abs(float((value - flint.arb(hi) - flint.arb(low)).mid())) <= scale, output
     finally:
@@ -93,8 +92,7 @@ def test_forward_mode_and_reverse_mode_are_adjoint(name: str) -> None:
     given = list(exact.inputs(np.asarray).values())
     arguments = exact.operation.arguments
     moving = {n: np.cos(np.arange(exact.argument(n).size)).reshape(exact.argument(n).shape) for n in arguments}
-    formal = inspect.signature(getattr(formulas, f"{name}_jvp")).parameters
-    tangents = [moving[n.removesuffix("_dot")] for n in formal if n.endswith("_dot")]
+    tangents = {**exact.moving("t"), **moving}.values()  # a slack has none
     forward = getattr(formulas, f"{name}_jvp")(*given, *tangents)
     reverse = getattr(formulas, f"{name}_vjp")(*given, *exact.dys)
     left = sum((forward[f"{n}_dot"] * dy).sum() for n, dy in zip(exact.operation.outputs, exact.dys, strict=True))

@@ -110,7 +110,7 @@ class Program:
         if bad := [tensor for tensor in self.outputs if name_of(tensor) not in defined]:
             raise ProgramError(f"output {bad[0]} of {self.name} is not defined by a statement")
 
-    @property
+    @cached_property
     def homes(self) -> dict[str, Indexed]:
         """Every tensor of the program at its home, by name."""
         targets = [tensor for statement in self.body for tensor in statement.targets]
@@ -271,10 +271,12 @@ def tidy(p: Program) -> Program:
         return renamed(place, copies.get(name_of(place), name_of(place)))
 
     def reuse(value: Expr) -> Expr:
+        atoms = value.atoms(Indexed)
         for let, inside in named:
-            if inside <= value.atoms(Indexed):
+            if inside <= atoms:
                 # `subs` and not `xreplace`: it sees that (v + eps)**(-3/2) is r**3.
                 value = value.subs(let.value, let.target)
+                atoms = value.atoms(Indexed)
         return value
 
     for statement in p.body:

@@ -40,17 +40,19 @@ Bind = Callable[[Request, Tensors], tuple[dict[str, Any], Callable[[Tensors], An
 
 
 def outputs(
-    arguments: tuple[str, ...], returns: tuple[str, ...], separate_backward: bool, written: bool = False
-) -> tuple[str, ...]:
+    arguments: tuple[str, ...], returns: tuple[str, ...], separate_backward: bool, written: bool = False,
+    differentiated: tuple[str, ...] = ("y",),
+) -> tuple[str, ...]:  # fmt: skip
     """What a torch subject with these arguments can be asked for. written: into tensors that it is given, which
-    autograd does not follow."""
+    autograd does not follow. differentiated: the outputs of the operation, which have tangents and cotangents."""
     if written and not separate_backward:
         return ("y", *(n for n in returns if n in ("mean", "rstd")))
     first = (*(n for n in returns if n in ("mean", "rstd")), *(f"d{name}" for name in arguments))
     if separate_backward:
         return ("y", *first)
     transforms = [t for t in TRANSFORMS if t != "statistics_dx" or {"mean", "rstd"} & {*returns}]
-    return ("y", *first, "ty", *(f"d2{name}" for name in arguments), "d2dy", *transforms)
+    tangents, twice = ([form + name for name in differentiated] for form in ("t", "d2d"))
+    return ("y", *first, *tangents, *(f"d2{name}" for name in arguments), *twice, *transforms)
 
 
 def scalars(request: Request) -> dict[str, Any]:
@@ -106,13 +108,14 @@ def answer(
         leaves, call = bind(request, tensors)
         run.with_other_eps = lambda: bind(replace(request, eps=other_eps(request.eps)), tensors)[1]
         transform = next((name for name in TRANSFORMS if name in request.wanted), None)
+        tangents = {f"t{name}" for name in known.outputs}
         if request.repeat:
             repeated(run, leaves, call)
         elif transform is not None:
             transformed(run, transform, leaves, call)
-        elif set(request.wanted) != {"ty"}:
+        elif not tangents >= set(request.wanted):
             run.with_autograd(leaves, call)
-        if "ty" in request.wanted:
+        if tangents & set(request.wanted):
             run.jvp(leaves, call)
         run.look_for_changes()
 
@@ -226,14 +229,15 @@ class _Run:
         y, _, named = self.forward(leaves, call)
         y = named.get("hy", y) if request.history == "state" else y
         names = [n for n in self.arguments if n in request.requires_grad]
-        second = bool(wanted & {"d2dy", *(f"d2{n}" for n in names)})
-        more = [n for n in operation(request.operation).outputs[1:] if named[n].requires_grad]
+        known = operation(request.operation)
+        second = bool(wanted & {f"d2{n}" for n in (*known.cotangents, *names)})
+        more = [n for n in known.outputs[1:] if named[n].requires_grad]
         if not (second or wanted & {f"d{n}" for n in names}) or not (y.requires_grad or more):
             return
         self.state.phase = "backward"
         if more:  # a cell's c beside its h: the cotangents of both come back together
             ys = {**({"y": y} if y.requires_grad else {}), **{n: named[n] for n in more}}
-            self.several({n: found for n, found in ys.items() if f"d{n}" in self.held}, names, leaves)
+            self.several({n: found for n, found in ys.items() if f"d{n}" in self.held}, names, leaves, second)
             return
         dy = self.cotangent(y)
         if second:
@@ -270,13 +274,17 @@ class _Run:
         back = functools.partial(_gradients, ys, inputs, dys, create_graph)
         return elsewhere(back) if self.request.history == "handed" else back()
 
-    def several(self, ys: Tensors, names: list[str], leaves: Tensors) -> None:
-        """Gradients of several outputs at once."""
-        inputs, dys = [leaves[n] for n in names], [self.held[f"d{n}"].tensor for n in ys]
-        grads = self.gradients(list(ys.values()), inputs, dys)
+    def several(self, ys: Tensors, names: list[str], leaves: Tensors, second: bool) -> None:
+        """Gradients of several outputs at once, and those of these gradients."""
+        inputs, dys = {n: leaves[n] for n in names}, {f"d{n}": self.held[f"d{n}"].tensor for n in ys}
+        for dy in dys.values() if second else ():
+            dy.requires_grad_()
+        grads = self.gradients(list(ys.values()), list(inputs.values()), list(dys.values()), create_graph=second)
         for name, grad in zip(names, grads, strict=True):
             if grad is not None and f"d{name}" in self.request.wanted:
                 self.give(f"d{name}", self.as_asked(grad, name, leaves))
+        if second:
+            self.twice(dict(zip(names, grads, strict=True)), {**inputs, **dys})
 
     def later_backward(self, leaves: Tensors, call: Callable[[Tensors], Any], names: list[str], dy: Any) -> None:
         """A forward and a backward on other numbers."""
@@ -293,7 +301,7 @@ class _Run:
         return grad.reshape(asked) if grad.shape == leaves[name].shape != asked else grad
 
     def twice(self, grads: Tensors, inputs: Tensors) -> None:
-        """Gradients of the first gradients, with the cotangents vx, vweight, vbias, by arguments and dy."""
+        """Gradients of the first gradients, with the cotangents vx, vweight, vbias, by arguments and cotangents."""
         import torch
 
         self.state.phase = "double backward"
@@ -311,7 +319,8 @@ class _Run:
             found = torch.autograd.grad(first, list(inputs.values()), cotangents, allow_unused=True)
         for name, grad in zip(inputs, found, strict=True):
             if grad is not None and f"d2{name}" in self.request.wanted:
-                self.give(f"d2{name}", grad if name == "dy" else self.as_asked(grad, name, inputs))
+                own = name in self.arguments
+                self.give(f"d2{name}", self.as_asked(grad, name, inputs) if own else grad)
 
     def fresh(self, name: str) -> Any:
         """A tensor of a request array that is only passed on to torch itself, dy say."""
@@ -319,7 +328,7 @@ class _Run:
         return hold(self.request.arrays[name], layout, self.request.device).tensor
 
     def jvp(self, leaves: Tensors, call: Callable[[Tensors], Any]) -> None:
-        """Forward mode: the tangent of y for the tangents that are present."""
+        """Forward mode: the tangent of y, and of a cell's new c, for the tangents that are present."""
         from torch.autograd import forward_ad
 
         self.state.phase = "jvp"
@@ -329,12 +338,13 @@ class _Run:
                 if f"t{name}" in self.request.arrays:
                     tangent = self.fresh(f"t{name}").reshape(duals[name].shape)
                     duals[name] = forward_ad.make_dual(duals[name], tangent)
-            y, _, _ = split(call(duals), self.returns)
-            found = forward_ad.unpack_dual(y)
-            if "y" in self.request.wanted and "y" not in self.state.arrays:
-                self.give("y", found.primal)
-            if found.tangent is not None:
-                self.give("ty", found.tangent)
+            y, _, named = split(call(duals), self.returns)
+            for name in operation(self.request.operation).outputs:
+                found = forward_ad.unpack_dual(y if name == "y" else named[name])
+                if name in self.request.wanted and name not in self.state.arrays:
+                    self.give(name, found.primal)
+                if found.tangent is not None and f"t{name}" in self.request.wanted:
+                    self.give(f"t{name}", found.tangent)
 
     def with_backward(
         self,

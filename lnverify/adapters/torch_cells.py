@@ -127,7 +127,8 @@ def adapt(obj: Any, target: str, options: Declaration) -> Subject:
         target=target,
         capabilities=options.capabilities(
             devices=("cpu", "cuda") if torch.cuda.is_available() else ("cpu",),
-            outputs=(*outputs(("x", *known.states, *storage.names), returns(known), False), *returns(known)[1:],
+            outputs=(*outputs(("x", *known.states, *storage.names), returns(known), False,
+                              differentiated=known.outputs), *returns(known)[1:],
                      *(("lengths",) if signature.has("lengths") else ())),
             eps=eps, module=True, affine=("both",), max_dims=1, fixed_shape=found["fixed_shape"],
             parameters=tuple(n for n in (*known.gains, *known.shifts) if n in storage.names),

@@ -112,7 +112,7 @@ def adapt(obj: Any, target: str, options: Declaration, module: bool = False) -> 
         capabilities=options.capabilities(
             devices=devices(torch),
             outputs=(
-                *outputs(taken, returns, backward is not None, bool(signature.wants)),
+                *outputs(taken, returns, backward is not None, bool(signature.wants), known.outputs),
                 *(returns[1:] if known.cell is not None else ()),
                 *(("lengths",) if signature.has("lengths") else ()),
                 *(("running",) if known.tracked and all(map(signature.has, (*known.tracked, "momentum"))) else ()),

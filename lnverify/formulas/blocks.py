@@ -286,14 +286,17 @@ def transformer_block_jvp(
     bias_v_dot: Any,
     weight_o_dot: Any,
     bias_o_dot: Any,
+    slack_score_dot: Any,
     weight_1_dot: Any,
     bias_1_dot: Any,
     weight_2_dot: Any,
     bias_2_dot: Any,
     gain_1_dot: Any,
     shift_1_dot: Any,
+    slack_1_dot: Any,
     gain_2_dot: Any,
     shift_2_dot: Any,
+    slack_2_dot: Any,
 ) -> dict[str, Any]:
     """Forward mode of `transformer_block`: the tangent of y."""
     (H,) = sizes(
@@ -331,14 +334,17 @@ def transformer_block_jvp(
         bias_v_dot=(bias_v_dot, "ge"),
         weight_o_dot=(weight_o_dot, "ige"),
         bias_o_dot=(bias_o_dot, "i"),
+        slack_score_dot=(slack_score_dot, "bgts"),
         weight_1_dot=(weight_1_dot, "fi"),
         bias_1_dot=(bias_1_dot, "f"),
         weight_2_dot=(weight_2_dot, "if"),
         bias_2_dot=(bias_2_dot, "i"),
         gain_1_dot=(gain_1_dot, "i"),
         shift_1_dot=(shift_1_dot, "i"),
+        slack_1_dot=(slack_1_dot, "bti"),
         gain_2_dot=(gain_2_dot, "i"),
         shift_2_dot=(shift_2_dot, "i"),
+        slack_2_dot=(slack_2_dot, "bti"),
     )
     q = bias_q + contract("gei,bti->btge", weight_q, x)
     q_dot = (
@@ -358,8 +364,9 @@ def transformer_block_jvp(
         + scale[:, None, None] * contract("bsge,btge->bgts", k_dot, q)
     )
     logit = score + slack_score - top[:, :, :, None]
+    logit_dot = score_dot + slack_score_dot
     z = mask * logit
-    z_dot = mask * score_dot
+    z_dot = mask * logit_dot
     p = mask * exp(z)
     p_dot = p * z_dot
     total = contract("bgts->bgt", p)
@@ -375,7 +382,7 @@ def transformer_block_jvp(
         + contract("ige,btge->bti", weight_o, context_dot)
     )
     a_1 = out + slack_1 + x
-    a_1_dot = out_dot + x_dot
+    a_1_dot = out_dot + slack_1_dot + x_dot
     mu_1 = contract("bti->bt", a_1) / H
     mu_1_dot = contract("bti->bt", a_1_dot) / H
     d_1 = a_1 - mu_1[:, :, None]
@@ -403,7 +410,7 @@ def transformer_block_jvp(
         + contract("if,btf->bti", weight_2, active_dot)
     )
     a_2 = ff + norm_1 + slack_2
-    a_2_dot = ff_dot + norm_1_dot
+    a_2_dot = ff_dot + norm_1_dot + slack_2_dot
     mu_2 = contract("bti->bt", a_2) / H
     mu_2_dot = contract("bti->bt", a_2_dot) / H
     d_2 = a_2 - mu_2[:, :, None]
@@ -416,7 +423,7 @@ def transformer_block_jvp(
     xhat_2_dot = r_2_dot[:, :, None] * d_2 + r_2[:, :, None] * d_2_dot
     norm_2_dot = gain_2 * xhat_2_dot + gain_2_dot * xhat_2 + shift_2_dot
     y_dot = norm_2_dot
-    return {"y_dot": y_dot}
+    return {"y_dot": y_dot, "a_1_dot": a_1_dot, "a_2_dot": a_2_dot}
 
 
 def transformer_block_pre_ln(
@@ -695,14 +702,17 @@ def transformer_block_pre_ln_jvp(
     bias_v_dot: Any,
     weight_o_dot: Any,
     bias_o_dot: Any,
+    slack_score_dot: Any,
     weight_1_dot: Any,
     bias_1_dot: Any,
     weight_2_dot: Any,
     bias_2_dot: Any,
     gain_1_dot: Any,
     shift_1_dot: Any,
+    slack_1_dot: Any,
     gain_2_dot: Any,
     shift_2_dot: Any,
+    slack_2_dot: Any,
 ) -> dict[str, Any]:
     """Forward mode of `transformer_block_pre_ln`: the tangent of y."""
     (H,) = sizes(
@@ -740,20 +750,24 @@ def transformer_block_pre_ln_jvp(
         bias_v_dot=(bias_v_dot, "ge"),
         weight_o_dot=(weight_o_dot, "ige"),
         bias_o_dot=(bias_o_dot, "i"),
+        slack_score_dot=(slack_score_dot, "bgts"),
         weight_1_dot=(weight_1_dot, "fi"),
         bias_1_dot=(bias_1_dot, "f"),
         weight_2_dot=(weight_2_dot, "if"),
         bias_2_dot=(bias_2_dot, "i"),
         gain_1_dot=(gain_1_dot, "i"),
         shift_1_dot=(shift_1_dot, "i"),
+        slack_1_dot=(slack_1_dot, "bti"),
         gain_2_dot=(gain_2_dot, "i"),
         shift_2_dot=(shift_2_dot, "i"),
+        slack_2_dot=(slack_2_dot, "bti"),
     )
     a_1 = slack_1 + x
+    a_1_dot = slack_1_dot + x_dot
     mu_1 = contract("bti->bt", a_1) / H
-    mu_1_dot = contract("bti->bt", x_dot) / H
+    mu_1_dot = contract("bti->bt", a_1_dot) / H
     d_1 = a_1 - mu_1[:, :, None]
-    d_1_dot = x_dot - mu_1_dot[:, :, None]
+    d_1_dot = a_1_dot - mu_1_dot[:, :, None]
     var_1 = contract("bti,bti->bt", d_1, d_1) / H
     var_1_dot = 2 * contract("bti,bti->bt", d_1, d_1_dot) / H
     r_1 = 1 / sqrt(eps + var_1)
@@ -786,8 +800,9 @@ def transformer_block_pre_ln_jvp(
         + scale[:, None, None] * contract("bsge,btge->bgts", k_dot, q)
     )
     logit = score + slack_score - top[:, :, :, None]
+    logit_dot = score_dot + slack_score_dot
     z = mask * logit
-    z_dot = mask * score_dot
+    z_dot = mask * logit_dot
     p = mask * exp(z)
     p_dot = p * z_dot
     total = contract("bgts->bgt", p)
@@ -805,10 +820,11 @@ def transformer_block_pre_ln_jvp(
     middle = out + x
     middle_dot = out_dot + x_dot
     a_2 = middle + slack_2
+    a_2_dot = middle_dot + slack_2_dot
     mu_2 = contract("bti->bt", a_2) / H
-    mu_2_dot = contract("bti->bt", middle_dot) / H
+    mu_2_dot = contract("bti->bt", a_2_dot) / H
     d_2 = a_2 - mu_2[:, :, None]
-    d_2_dot = middle_dot - mu_2_dot[:, :, None]
+    d_2_dot = a_2_dot - mu_2_dot[:, :, None]
     var_2 = contract("bti,bti->bt", d_2, d_2) / H
     var_2_dot = 2 * contract("bti,bti->bt", d_2, d_2_dot) / H
     r_2 = 1 / sqrt(eps + var_2)
@@ -831,7 +847,7 @@ def transformer_block_pre_ln_jvp(
         + contract("if,btf->bti", weight_2, active_dot)
     )
     y_dot = ff_dot + middle_dot
-    return {"y_dot": y_dot}
+    return {"y_dot": y_dot, "a_1_dot": a_1_dot, "a_2_dot": a_2_dot}
 
 
 def transformer_block_post_ln_gelu(
@@ -1110,14 +1126,17 @@ def transformer_block_post_ln_gelu_jvp(
     bias_v_dot: Any,
     weight_o_dot: Any,
     bias_o_dot: Any,
+    slack_score_dot: Any,
     weight_1_dot: Any,
     bias_1_dot: Any,
     weight_2_dot: Any,
     bias_2_dot: Any,
     gain_1_dot: Any,
     shift_1_dot: Any,
+    slack_1_dot: Any,
     gain_2_dot: Any,
     shift_2_dot: Any,
+    slack_2_dot: Any,
 ) -> dict[str, Any]:
     """Forward mode of `transformer_block_post_ln_gelu`: the tangent of y."""
     (H,) = sizes(
@@ -1155,14 +1174,17 @@ def transformer_block_post_ln_gelu_jvp(
         bias_v_dot=(bias_v_dot, "ge"),
         weight_o_dot=(weight_o_dot, "ige"),
         bias_o_dot=(bias_o_dot, "i"),
+        slack_score_dot=(slack_score_dot, "bgts"),
         weight_1_dot=(weight_1_dot, "fi"),
         bias_1_dot=(bias_1_dot, "f"),
         weight_2_dot=(weight_2_dot, "if"),
         bias_2_dot=(bias_2_dot, "i"),
         gain_1_dot=(gain_1_dot, "i"),
         shift_1_dot=(shift_1_dot, "i"),
+        slack_1_dot=(slack_1_dot, "bti"),
         gain_2_dot=(gain_2_dot, "i"),
         shift_2_dot=(shift_2_dot, "i"),
+        slack_2_dot=(slack_2_dot, "bti"),
     )
     q = bias_q + contract("gei,bti->btge", weight_q, x)
     q_dot = (
@@ -1182,8 +1204,9 @@ def transformer_block_post_ln_gelu_jvp(
         + scale[:, None, None] * contract("bsge,btge->bgts", k_dot, q)
     )
     logit = score + slack_score - top[:, :, :, None]
+    logit_dot = score_dot + slack_score_dot
     z = mask * logit
-    z_dot = mask * score_dot
+    z_dot = mask * logit_dot
     p = mask * exp(z)
     p_dot = p * z_dot
     total = contract("bgts->bgt", p)
@@ -1199,7 +1222,7 @@ def transformer_block_post_ln_gelu_jvp(
         + contract("ige,btge->bti", weight_o, context_dot)
     )
     a_1 = out + slack_1 + x
-    a_1_dot = out_dot + x_dot
+    a_1_dot = out_dot + slack_1_dot + x_dot
     mu_1 = contract("bti->bt", a_1) / H
     mu_1_dot = contract("bti->bt", a_1_dot) / H
     d_1 = a_1 - mu_1[:, :, None]
@@ -1229,7 +1252,7 @@ def transformer_block_post_ln_gelu_jvp(
         + contract("if,btf->bti", weight_2, active_dot)
     )
     a_2 = ff + norm_1 + slack_2
-    a_2_dot = ff_dot + norm_1_dot
+    a_2_dot = ff_dot + norm_1_dot + slack_2_dot
     mu_2 = contract("bti->bt", a_2) / H
     mu_2_dot = contract("bti->bt", a_2_dot) / H
     d_2 = a_2 - mu_2[:, :, None]
@@ -1242,7 +1265,7 @@ def transformer_block_post_ln_gelu_jvp(
     xhat_2_dot = r_2_dot[:, :, None] * d_2 + r_2[:, :, None] * d_2_dot
     norm_2_dot = gain_2 * xhat_2_dot + gain_2_dot * xhat_2 + shift_2_dot
     y_dot = norm_2_dot
-    return {"y_dot": y_dot}
+    return {"y_dot": y_dot, "a_1_dot": a_1_dot, "a_2_dot": a_2_dot}
 
 
 def transformer_block_pre_ln_gelu(
@@ -1524,14 +1547,17 @@ def transformer_block_pre_ln_gelu_jvp(
     bias_v_dot: Any,
     weight_o_dot: Any,
     bias_o_dot: Any,
+    slack_score_dot: Any,
     weight_1_dot: Any,
     bias_1_dot: Any,
     weight_2_dot: Any,
     bias_2_dot: Any,
     gain_1_dot: Any,
     shift_1_dot: Any,
+    slack_1_dot: Any,
     gain_2_dot: Any,
     shift_2_dot: Any,
+    slack_2_dot: Any,
 ) -> dict[str, Any]:
     """Forward mode of `transformer_block_pre_ln_gelu`: the tangent of y."""
     (H,) = sizes(
@@ -1569,20 +1595,24 @@ def transformer_block_pre_ln_gelu_jvp(
         bias_v_dot=(bias_v_dot, "ge"),
         weight_o_dot=(weight_o_dot, "ige"),
         bias_o_dot=(bias_o_dot, "i"),
+        slack_score_dot=(slack_score_dot, "bgts"),
         weight_1_dot=(weight_1_dot, "fi"),
         bias_1_dot=(bias_1_dot, "f"),
         weight_2_dot=(weight_2_dot, "if"),
         bias_2_dot=(bias_2_dot, "i"),
         gain_1_dot=(gain_1_dot, "i"),
         shift_1_dot=(shift_1_dot, "i"),
+        slack_1_dot=(slack_1_dot, "bti"),
         gain_2_dot=(gain_2_dot, "i"),
         shift_2_dot=(shift_2_dot, "i"),
+        slack_2_dot=(slack_2_dot, "bti"),
     )
     a_1 = slack_1 + x
+    a_1_dot = slack_1_dot + x_dot
     mu_1 = contract("bti->bt", a_1) / H
-    mu_1_dot = contract("bti->bt", x_dot) / H
+    mu_1_dot = contract("bti->bt", a_1_dot) / H
     d_1 = a_1 - mu_1[:, :, None]
-    d_1_dot = x_dot - mu_1_dot[:, :, None]
+    d_1_dot = a_1_dot - mu_1_dot[:, :, None]
     var_1 = contract("bti,bti->bt", d_1, d_1) / H
     var_1_dot = 2 * contract("bti,bti->bt", d_1, d_1_dot) / H
     r_1 = 1 / sqrt(eps + var_1)
@@ -1615,8 +1645,9 @@ def transformer_block_pre_ln_gelu_jvp(
         + scale[:, None, None] * contract("bsge,btge->bgts", k_dot, q)
     )
     logit = score + slack_score - top[:, :, :, None]
+    logit_dot = score_dot + slack_score_dot
     z = mask * logit
-    z_dot = mask * score_dot
+    z_dot = mask * logit_dot
     p = mask * exp(z)
     p_dot = p * z_dot
     total = contract("bgts->bgt", p)
@@ -1634,10 +1665,11 @@ def transformer_block_pre_ln_gelu_jvp(
     middle = out + x
     middle_dot = out_dot + x_dot
     a_2 = middle + slack_2
+    a_2_dot = middle_dot + slack_2_dot
     mu_2 = contract("bti->bt", a_2) / H
-    mu_2_dot = contract("bti->bt", middle_dot) / H
+    mu_2_dot = contract("bti->bt", a_2_dot) / H
     d_2 = a_2 - mu_2[:, :, None]
-    d_2_dot = middle_dot - mu_2_dot[:, :, None]
+    d_2_dot = a_2_dot - mu_2_dot[:, :, None]
     var_2 = contract("bti,bti->bt", d_2, d_2) / H
     var_2_dot = 2 * contract("bti,bti->bt", d_2, d_2_dot) / H
     r_2 = 1 / sqrt(eps + var_2)
@@ -1662,4 +1694,4 @@ def transformer_block_pre_ln_gelu_jvp(
         + contract("if,btf->bti", weight_2, active_dot)
     )
     y_dot = ff_dot + middle_dot
-    return {"y_dot": y_dot}
+    return {"y_dot": y_dot, "a_1_dot": a_1_dot, "a_2_dot": a_2_dot}

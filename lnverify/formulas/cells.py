@@ -104,6 +104,7 @@ def ln_rnn_jvp(
     weight_hh_dot: Any,
     weight_dot: Any,
     bias_dot: Any,
+    slack_s_dot: Any,
 ) -> dict[str, Any]:
     """Forward mode of `ln_rnn`: the tangent of y."""
     (H,) = sizes(
@@ -122,10 +123,12 @@ def ln_rnn_jvp(
         weight_hh_dot=(weight_hh_dot, "ji"),
         weight_dot=(weight_dot, "j"),
         bias_dot=(bias_dot, "j"),
+        slack_s_dot=(slack_s_dot, "bj"),
     )
     a_s = slack_s + contract("bi,ji->bj", h, weight_hh) + contract("jk,bk->bj", weight_ih, x)
     a_s_dot = (
-        contract("bi,ji->bj", h, weight_hh_dot)
+        slack_s_dot
+        + contract("bi,ji->bj", h, weight_hh_dot)
         + contract("bi,ji->bj", h_dot, weight_hh)
         + contract("jk,bk->bj", weight_ih, x_dot)
         + contract("jk,bk->bj", weight_ih_dot, x)
@@ -144,7 +147,7 @@ def ln_rnn_jvp(
     norm_s_dot = weight * xhat_s_dot + weight_dot * xhat_s + bias_dot
     y = tanh(norm_s)
     y_dot = (1 - y**2) * norm_s_dot
-    return {"y_dot": y_dot}
+    return {"y_dot": y_dot, "a_s_dot": a_s_dot}
 
 
 def ln_rnn_relu(
@@ -239,6 +242,7 @@ def ln_rnn_relu_jvp(
     weight_hh_dot: Any,
     weight_dot: Any,
     bias_dot: Any,
+    slack_s_dot: Any,
 ) -> dict[str, Any]:
     """Forward mode of `ln_rnn_relu`: the tangent of y."""
     (H,) = sizes(
@@ -257,10 +261,12 @@ def ln_rnn_relu_jvp(
         weight_hh_dot=(weight_hh_dot, "ji"),
         weight_dot=(weight_dot, "j"),
         bias_dot=(bias_dot, "j"),
+        slack_s_dot=(slack_s_dot, "bj"),
     )
     a_s = slack_s + contract("bi,ji->bj", h, weight_hh) + contract("jk,bk->bj", weight_ih, x)
     a_s_dot = (
-        contract("bi,ji->bj", h, weight_hh_dot)
+        slack_s_dot
+        + contract("bi,ji->bj", h, weight_hh_dot)
         + contract("bi,ji->bj", h_dot, weight_hh)
         + contract("jk,bk->bj", weight_ih, x_dot)
         + contract("jk,bk->bj", weight_ih_dot, x)
@@ -280,7 +286,7 @@ def ln_rnn_relu_jvp(
     above = step(norm_s)
     above_dot = zeros_like(slack_s)
     y_dot = above * norm_s_dot + above_dot * norm_s
-    return {"y_dot": y_dot}
+    return {"y_dot": y_dot, "a_s_dot": a_s_dot}
 
 
 def ln_lstm(
@@ -552,10 +558,13 @@ def ln_lstm_jvp(
     bias_dot: Any,
     gain_h_dot: Any,
     shift_h_dot: Any,
+    slack_h_dot: Any,
     gain_x_dot: Any,
     shift_x_dot: Any,
+    slack_x_dot: Any,
     gain_c_dot: Any,
     shift_c_dot: Any,
+    slack_c_dot: Any,
 ) -> dict[str, Any]:
     """Forward mode of `ln_lstm`: the tangent of y and of cy."""
     H, Q = sizes(
@@ -588,13 +597,18 @@ def ln_lstm_jvp(
         bias_dot=(bias_dot, "qj"),
         gain_h_dot=(gain_h_dot, "qj"),
         shift_h_dot=(shift_h_dot, "qj"),
+        slack_h_dot=(slack_h_dot, "bqj"),
         gain_x_dot=(gain_x_dot, "qj"),
         shift_x_dot=(shift_x_dot, "qj"),
+        slack_x_dot=(slack_x_dot, "bqj"),
         gain_c_dot=(gain_c_dot, "j"),
         shift_c_dot=(shift_c_dot, "j"),
+        slack_c_dot=(slack_c_dot, "bj"),
     )
     a_h = slack_h + contract("bi,qji->bqj", h, weight_hh)
-    a_h_dot = contract("bi,qji->bqj", h, weight_hh_dot) + contract("bi,qji->bqj", h_dot, weight_hh)
+    a_h_dot = (
+        slack_h_dot + contract("bi,qji->bqj", h, weight_hh_dot) + contract("bi,qji->bqj", h_dot, weight_hh)
+    )
     mu_h = contract("bqj->b", a_h) / (H * Q)
     mu_h_dot = contract("bqj->b", a_h_dot) / (H * Q)
     d_h = a_h - mu_h[:, None, None]
@@ -608,7 +622,9 @@ def ln_lstm_jvp(
     norm_h = gain_h * xhat_h + shift_h
     norm_h_dot = gain_h * xhat_h_dot + gain_h_dot * xhat_h + shift_h_dot
     a_x = slack_x + contract("bk,qjk->bqj", x, weight_ih)
-    a_x_dot = contract("bk,qjk->bqj", x_dot, weight_ih) + contract("bk,qjk->bqj", x, weight_ih_dot)
+    a_x_dot = (
+        slack_x_dot + contract("bk,qjk->bqj", x_dot, weight_ih) + contract("bk,qjk->bqj", x, weight_ih_dot)
+    )
     mu_x = contract("bqj->b", a_x) / (H * Q)
     mu_x_dot = contract("bqj->b", a_x_dot) / (H * Q)
     d_x = a_x - mu_x[:, None, None]
@@ -648,10 +664,11 @@ def ln_lstm_jvp(
     cell = c * gate_f + candidate * gate_i
     cell_dot = c * gate_f_dot + c_dot * gate_f + candidate * gate_i_dot + candidate_dot * gate_i
     a_c = cell + slack_c
+    a_c_dot = cell_dot + slack_c_dot
     mu_c = contract("bj->b", a_c) / H
-    mu_c_dot = contract("bj->b", cell_dot) / H
+    mu_c_dot = contract("bj->b", a_c_dot) / H
     d_c = a_c - mu_c[:, None]
-    d_c_dot = cell_dot - mu_c_dot[:, None]
+    d_c_dot = a_c_dot - mu_c_dot[:, None]
     var_c = contract("bj,bj->b", d_c, d_c) / H
     var_c_dot = 2 * contract("bj,bj->b", d_c, d_c_dot) / H
     r_c = 1 / sqrt(eps + var_c)
@@ -664,7 +681,7 @@ def ln_lstm_jvp(
     shown_dot = (1 - shown**2) * norm_c_dot
     y_dot = gate_o * shown_dot + gate_o_dot * shown
     cy_dot = cell_dot
-    return {"y_dot": y_dot, "cy_dot": cy_dot}
+    return {"y_dot": y_dot, "cy_dot": cy_dot, "a_h_dot": a_h_dot, "a_x_dot": a_x_dot, "a_c_dot": a_c_dot}
 
 
 def ln_lstm_per_gate(
@@ -901,8 +918,10 @@ def ln_lstm_per_gate_jvp(
     bias_dot: Any,
     gain_dot: Any,
     shift_dot: Any,
+    slack_g_dot: Any,
     gain_c_dot: Any,
     shift_c_dot: Any,
+    slack_c_dot: Any,
 ) -> dict[str, Any]:
     """Forward mode of `ln_lstm_per_gate`: the tangent of y and of cy."""
     (H,) = sizes(
@@ -933,12 +952,15 @@ def ln_lstm_per_gate_jvp(
         bias_dot=(bias_dot, "qj"),
         gain_dot=(gain_dot, "qj"),
         shift_dot=(shift_dot, "qj"),
+        slack_g_dot=(slack_g_dot, "bqj"),
         gain_c_dot=(gain_c_dot, "j"),
         shift_c_dot=(shift_c_dot, "j"),
+        slack_c_dot=(slack_c_dot, "bj"),
     )
     a_g = bias + slack_g + contract("bi,qji->bqj", h, weight_hh) + contract("bk,qjk->bqj", x, weight_ih)
     a_g_dot = (
         bias_dot
+        + slack_g_dot
         + contract("bi,qji->bqj", h, weight_hh_dot)
         + contract("bi,qji->bqj", h_dot, weight_hh)
         + contract("bk,qjk->bqj", x_dot, weight_ih)
@@ -981,10 +1003,11 @@ def ln_lstm_per_gate_jvp(
     cell = c * gate_f + candidate * gate_i
     cell_dot = c * gate_f_dot + c_dot * gate_f + candidate * gate_i_dot + candidate_dot * gate_i
     a_c = cell + slack_c
+    a_c_dot = cell_dot + slack_c_dot
     mu_c = contract("bj->b", a_c) / H
-    mu_c_dot = contract("bj->b", cell_dot) / H
+    mu_c_dot = contract("bj->b", a_c_dot) / H
     d_c = a_c - mu_c[:, None]
-    d_c_dot = cell_dot - mu_c_dot[:, None]
+    d_c_dot = a_c_dot - mu_c_dot[:, None]
     var_c = contract("bj,bj->b", d_c, d_c) / H
     var_c_dot = 2 * contract("bj,bj->b", d_c, d_c_dot) / H
     r_c = 1 / sqrt(eps_c + var_c)
@@ -997,7 +1020,7 @@ def ln_lstm_per_gate_jvp(
     shown_dot = (1 - shown**2) * norm_c_dot
     y_dot = gate_o * shown_dot + gate_o_dot * shown
     cy_dot = cell_dot
-    return {"y_dot": y_dot, "cy_dot": cy_dot}
+    return {"y_dot": y_dot, "cy_dot": cy_dot, "a_g_dot": a_g_dot, "a_c_dot": a_c_dot}
 
 
 def ln_lstm_per_gate_plain_cell(
@@ -1189,6 +1212,7 @@ def ln_lstm_per_gate_plain_cell_jvp(
     bias_dot: Any,
     gain_dot: Any,
     shift_dot: Any,
+    slack_g_dot: Any,
 ) -> dict[str, Any]:
     """Forward mode of `ln_lstm_per_gate_plain_cell`: the tangent of y and of cy."""
     (H,) = sizes(
@@ -1215,10 +1239,12 @@ def ln_lstm_per_gate_plain_cell_jvp(
         bias_dot=(bias_dot, "qj"),
         gain_dot=(gain_dot, "qj"),
         shift_dot=(shift_dot, "qj"),
+        slack_g_dot=(slack_g_dot, "bqj"),
     )
     a_g = bias + slack_g + contract("bi,qji->bqj", h, weight_hh) + contract("bk,qjk->bqj", x, weight_ih)
     a_g_dot = (
         bias_dot
+        + slack_g_dot
         + contract("bi,qji->bqj", h, weight_hh_dot)
         + contract("bi,qji->bqj", h_dot, weight_hh)
         + contract("bk,qjk->bqj", x_dot, weight_ih)
@@ -1264,7 +1290,7 @@ def ln_lstm_per_gate_plain_cell_jvp(
     shown_dot = (1 - shown**2) * cell_dot
     y_dot = gate_o * shown_dot + gate_o_dot * shown
     cy_dot = cell_dot
-    return {"y_dot": y_dot, "cy_dot": cy_dot}
+    return {"y_dot": y_dot, "cy_dot": cy_dot, "a_g_dot": a_g_dot}
 
 
 def ln_lstm_cell_only(
@@ -1461,8 +1487,10 @@ def ln_lstm_cell_only_jvp(
     weight_ih_dot: Any,
     weight_hh_dot: Any,
     bias_dot: Any,
+    slack_z_dot: Any,
     gain_c_dot: Any,
     shift_c_dot: Any,
+    slack_c_dot: Any,
 ) -> dict[str, Any]:
     """Forward mode of `ln_lstm_cell_only`: the tangent of y and of cy."""
     (H,) = sizes(
@@ -1488,12 +1516,15 @@ def ln_lstm_cell_only_jvp(
         weight_ih_dot=(weight_ih_dot, "qjk"),
         weight_hh_dot=(weight_hh_dot, "qji"),
         bias_dot=(bias_dot, "qj"),
+        slack_z_dot=(slack_z_dot, "bqj"),
         gain_c_dot=(gain_c_dot, "j"),
         shift_c_dot=(shift_c_dot, "j"),
+        slack_c_dot=(slack_c_dot, "bj"),
     )
     z = bias + slack_z + contract("bi,qji->bqj", h, weight_hh) + contract("bk,qjk->bqj", x, weight_ih)
     z_dot = (
         bias_dot
+        + slack_z_dot
         + contract("bi,qji->bqj", h, weight_hh_dot)
         + contract("bi,qji->bqj", h_dot, weight_hh)
         + contract("bk,qjk->bqj", x_dot, weight_ih)
@@ -1524,10 +1555,11 @@ def ln_lstm_cell_only_jvp(
     cell = c * gate_f + candidate * gate_i
     cell_dot = c * gate_f_dot + c_dot * gate_f + candidate * gate_i_dot + candidate_dot * gate_i
     a_c = cell + slack_c
+    a_c_dot = cell_dot + slack_c_dot
     mu_c = contract("bj->b", a_c) / H
-    mu_c_dot = contract("bj->b", cell_dot) / H
+    mu_c_dot = contract("bj->b", a_c_dot) / H
     d_c = a_c - mu_c[:, None]
-    d_c_dot = cell_dot - mu_c_dot[:, None]
+    d_c_dot = a_c_dot - mu_c_dot[:, None]
     var_c = contract("bj,bj->b", d_c, d_c) / H
     var_c_dot = 2 * contract("bj,bj->b", d_c, d_c_dot) / H
     r_c = 1 / sqrt(eps + var_c)
@@ -1540,7 +1572,7 @@ def ln_lstm_cell_only_jvp(
     shown_dot = (1 - shown**2) * norm_c_dot
     y_dot = gate_o * shown_dot + gate_o_dot * shown
     cy_dot = cell_dot
-    return {"y_dot": y_dot, "cy_dot": cy_dot}
+    return {"y_dot": y_dot, "cy_dot": cy_dot, "a_c_dot": a_c_dot}
 
 
 def ln_lstm_carry_normalised(
@@ -1811,10 +1843,13 @@ def ln_lstm_carry_normalised_jvp(
     bias_dot: Any,
     gain_h_dot: Any,
     shift_h_dot: Any,
+    slack_h_dot: Any,
     gain_x_dot: Any,
     shift_x_dot: Any,
+    slack_x_dot: Any,
     gain_c_dot: Any,
     shift_c_dot: Any,
+    slack_c_dot: Any,
 ) -> dict[str, Any]:
     """Forward mode of `ln_lstm_carry_normalised`: the tangent of y and of cy."""
     H, Q = sizes(
@@ -1847,13 +1882,18 @@ def ln_lstm_carry_normalised_jvp(
         bias_dot=(bias_dot, "qj"),
         gain_h_dot=(gain_h_dot, "qj"),
         shift_h_dot=(shift_h_dot, "qj"),
+        slack_h_dot=(slack_h_dot, "bqj"),
         gain_x_dot=(gain_x_dot, "qj"),
         shift_x_dot=(shift_x_dot, "qj"),
+        slack_x_dot=(slack_x_dot, "bqj"),
         gain_c_dot=(gain_c_dot, "j"),
         shift_c_dot=(shift_c_dot, "j"),
+        slack_c_dot=(slack_c_dot, "bj"),
     )
     a_h = slack_h + contract("bi,qji->bqj", h, weight_hh)
-    a_h_dot = contract("bi,qji->bqj", h, weight_hh_dot) + contract("bi,qji->bqj", h_dot, weight_hh)
+    a_h_dot = (
+        slack_h_dot + contract("bi,qji->bqj", h, weight_hh_dot) + contract("bi,qji->bqj", h_dot, weight_hh)
+    )
     mu_h = contract("bqj->b", a_h) / (H * Q)
     mu_h_dot = contract("bqj->b", a_h_dot) / (H * Q)
     d_h = a_h - mu_h[:, None, None]
@@ -1867,7 +1907,9 @@ def ln_lstm_carry_normalised_jvp(
     norm_h = gain_h * xhat_h + shift_h
     norm_h_dot = gain_h * xhat_h_dot + gain_h_dot * xhat_h + shift_h_dot
     a_x = slack_x + contract("bk,qjk->bqj", x, weight_ih)
-    a_x_dot = contract("bk,qjk->bqj", x_dot, weight_ih) + contract("bk,qjk->bqj", x, weight_ih_dot)
+    a_x_dot = (
+        slack_x_dot + contract("bk,qjk->bqj", x_dot, weight_ih) + contract("bk,qjk->bqj", x, weight_ih_dot)
+    )
     mu_x = contract("bqj->b", a_x) / (H * Q)
     mu_x_dot = contract("bqj->b", a_x_dot) / (H * Q)
     d_x = a_x - mu_x[:, None, None]
@@ -1907,10 +1949,11 @@ def ln_lstm_carry_normalised_jvp(
     cell = c * gate_f + candidate * gate_i
     cell_dot = c * gate_f_dot + c_dot * gate_f + candidate * gate_i_dot + candidate_dot * gate_i
     a_c = cell + slack_c
+    a_c_dot = cell_dot + slack_c_dot
     mu_c = contract("bj->b", a_c) / H
-    mu_c_dot = contract("bj->b", cell_dot) / H
+    mu_c_dot = contract("bj->b", a_c_dot) / H
     d_c = a_c - mu_c[:, None]
-    d_c_dot = cell_dot - mu_c_dot[:, None]
+    d_c_dot = a_c_dot - mu_c_dot[:, None]
     var_c = contract("bj,bj->b", d_c, d_c) / H
     var_c_dot = 2 * contract("bj,bj->b", d_c, d_c_dot) / H
     r_c = 1 / sqrt(eps + var_c)
@@ -1923,7 +1966,7 @@ def ln_lstm_carry_normalised_jvp(
     shown_dot = (1 - shown**2) * norm_c_dot
     y_dot = gate_o * shown_dot + gate_o_dot * shown
     cy_dot = norm_c_dot
-    return {"y_dot": y_dot, "cy_dot": cy_dot}
+    return {"y_dot": y_dot, "cy_dot": cy_dot, "a_h_dot": a_h_dot, "a_x_dot": a_x_dot, "a_c_dot": a_c_dot}
 
 
 def ln_gru(
@@ -2205,12 +2248,16 @@ def ln_gru_jvp(
     weight_hn_dot: Any,
     gain_h_dot: Any,
     shift_h_dot: Any,
+    slack_h_dot: Any,
     gain_x_dot: Any,
     shift_x_dot: Any,
+    slack_x_dot: Any,
     gain_in_dot: Any,
     shift_in_dot: Any,
+    slack_in_dot: Any,
     gain_hn_dot: Any,
     shift_hn_dot: Any,
+    slack_hn_dot: Any,
 ) -> dict[str, Any]:
     """Forward mode of `ln_gru`: the tangent of y."""
     H, Q = sizes(
@@ -2244,15 +2291,21 @@ def ln_gru_jvp(
         weight_hn_dot=(weight_hn_dot, "ji"),
         gain_h_dot=(gain_h_dot, "qj"),
         shift_h_dot=(shift_h_dot, "qj"),
+        slack_h_dot=(slack_h_dot, "bqj"),
         gain_x_dot=(gain_x_dot, "qj"),
         shift_x_dot=(shift_x_dot, "qj"),
+        slack_x_dot=(slack_x_dot, "bqj"),
         gain_in_dot=(gain_in_dot, "j"),
         shift_in_dot=(shift_in_dot, "j"),
+        slack_in_dot=(slack_in_dot, "bj"),
         gain_hn_dot=(gain_hn_dot, "j"),
         shift_hn_dot=(shift_hn_dot, "j"),
+        slack_hn_dot=(slack_hn_dot, "bj"),
     )
     a_h = slack_h + contract("bi,qji->bqj", h, weight_hh)
-    a_h_dot = contract("bi,qji->bqj", h, weight_hh_dot) + contract("bi,qji->bqj", h_dot, weight_hh)
+    a_h_dot = (
+        slack_h_dot + contract("bi,qji->bqj", h, weight_hh_dot) + contract("bi,qji->bqj", h_dot, weight_hh)
+    )
     mu_h = contract("bqj->b", a_h) / (H * Q)
     mu_h_dot = contract("bqj->b", a_h_dot) / (H * Q)
     d_h = a_h - mu_h[:, None, None]
@@ -2266,7 +2319,9 @@ def ln_gru_jvp(
     norm_h = gain_h * xhat_h + shift_h
     norm_h_dot = gain_h * xhat_h_dot + gain_h_dot * xhat_h + shift_h_dot
     a_x = slack_x + contract("bk,qjk->bqj", x, weight_ih)
-    a_x_dot = contract("bk,qjk->bqj", x_dot, weight_ih) + contract("bk,qjk->bqj", x, weight_ih_dot)
+    a_x_dot = (
+        slack_x_dot + contract("bk,qjk->bqj", x_dot, weight_ih) + contract("bk,qjk->bqj", x, weight_ih_dot)
+    )
     mu_x = contract("bqj->b", a_x) / (H * Q)
     mu_x_dot = contract("bqj->b", a_x_dot) / (H * Q)
     d_x = a_x - mu_x[:, None, None]
@@ -2280,7 +2335,9 @@ def ln_gru_jvp(
     norm_x = gain_x * xhat_x + shift_x
     norm_x_dot = gain_x * xhat_x_dot + gain_x_dot * xhat_x + shift_x_dot
     a_in = slack_in + contract("jk,bk->bj", weight_in, x)
-    a_in_dot = contract("jk,bk->bj", weight_in, x_dot) + contract("jk,bk->bj", weight_in_dot, x)
+    a_in_dot = (
+        slack_in_dot + contract("jk,bk->bj", weight_in, x_dot) + contract("jk,bk->bj", weight_in_dot, x)
+    )
     mu_in = contract("bj->b", a_in) / H
     mu_in_dot = contract("bj->b", a_in_dot) / H
     d_in = a_in - mu_in[:, None]
@@ -2294,7 +2351,9 @@ def ln_gru_jvp(
     norm_in = gain_in * xhat_in + shift_in
     norm_in_dot = gain_in * xhat_in_dot + gain_in_dot * xhat_in + shift_in_dot
     a_hn = slack_hn + contract("bi,ji->bj", h, weight_hn)
-    a_hn_dot = contract("bi,ji->bj", h, weight_hn_dot) + contract("bi,ji->bj", h_dot, weight_hn)
+    a_hn_dot = (
+        slack_hn_dot + contract("bi,ji->bj", h, weight_hn_dot) + contract("bi,ji->bj", h_dot, weight_hn)
+    )
     mu_hn = contract("bj->b", a_hn) / H
     mu_hn_dot = contract("bj->b", a_hn_dot) / H
     d_hn = a_hn - mu_hn[:, None]
@@ -2326,7 +2385,9 @@ def ln_gru_jvp(
     new = tanh(inner)
     new_dot = (1 - new**2) * inner_dot
     y_dot = (1 - gate_z) * h_dot + gate_z * new_dot + gate_z_dot * new - gate_z_dot * h
-    return {"y_dot": y_dot}
+    return {
+        "y_dot": y_dot, "a_h_dot": a_h_dot, "a_x_dot": a_x_dot, "a_in_dot": a_in_dot, "a_hn_dot": a_hn_dot
+    }
 
 
 def ln_gru_z_keeps(
@@ -2608,12 +2669,16 @@ def ln_gru_z_keeps_jvp(
     weight_hn_dot: Any,
     gain_h_dot: Any,
     shift_h_dot: Any,
+    slack_h_dot: Any,
     gain_x_dot: Any,
     shift_x_dot: Any,
+    slack_x_dot: Any,
     gain_in_dot: Any,
     shift_in_dot: Any,
+    slack_in_dot: Any,
     gain_hn_dot: Any,
     shift_hn_dot: Any,
+    slack_hn_dot: Any,
 ) -> dict[str, Any]:
     """Forward mode of `ln_gru_z_keeps`: the tangent of y."""
     H, Q = sizes(
@@ -2647,15 +2712,21 @@ def ln_gru_z_keeps_jvp(
         weight_hn_dot=(weight_hn_dot, "ji"),
         gain_h_dot=(gain_h_dot, "qj"),
         shift_h_dot=(shift_h_dot, "qj"),
+        slack_h_dot=(slack_h_dot, "bqj"),
         gain_x_dot=(gain_x_dot, "qj"),
         shift_x_dot=(shift_x_dot, "qj"),
+        slack_x_dot=(slack_x_dot, "bqj"),
         gain_in_dot=(gain_in_dot, "j"),
         shift_in_dot=(shift_in_dot, "j"),
+        slack_in_dot=(slack_in_dot, "bj"),
         gain_hn_dot=(gain_hn_dot, "j"),
         shift_hn_dot=(shift_hn_dot, "j"),
+        slack_hn_dot=(slack_hn_dot, "bj"),
     )
     a_h = slack_h + contract("bi,qji->bqj", h, weight_hh)
-    a_h_dot = contract("bi,qji->bqj", h, weight_hh_dot) + contract("bi,qji->bqj", h_dot, weight_hh)
+    a_h_dot = (
+        slack_h_dot + contract("bi,qji->bqj", h, weight_hh_dot) + contract("bi,qji->bqj", h_dot, weight_hh)
+    )
     mu_h = contract("bqj->b", a_h) / (H * Q)
     mu_h_dot = contract("bqj->b", a_h_dot) / (H * Q)
     d_h = a_h - mu_h[:, None, None]
@@ -2669,7 +2740,9 @@ def ln_gru_z_keeps_jvp(
     norm_h = gain_h * xhat_h + shift_h
     norm_h_dot = gain_h * xhat_h_dot + gain_h_dot * xhat_h + shift_h_dot
     a_x = slack_x + contract("bk,qjk->bqj", x, weight_ih)
-    a_x_dot = contract("bk,qjk->bqj", x_dot, weight_ih) + contract("bk,qjk->bqj", x, weight_ih_dot)
+    a_x_dot = (
+        slack_x_dot + contract("bk,qjk->bqj", x_dot, weight_ih) + contract("bk,qjk->bqj", x, weight_ih_dot)
+    )
     mu_x = contract("bqj->b", a_x) / (H * Q)
     mu_x_dot = contract("bqj->b", a_x_dot) / (H * Q)
     d_x = a_x - mu_x[:, None, None]
@@ -2683,7 +2756,9 @@ def ln_gru_z_keeps_jvp(
     norm_x = gain_x * xhat_x + shift_x
     norm_x_dot = gain_x * xhat_x_dot + gain_x_dot * xhat_x + shift_x_dot
     a_in = slack_in + contract("jk,bk->bj", weight_in, x)
-    a_in_dot = contract("jk,bk->bj", weight_in, x_dot) + contract("jk,bk->bj", weight_in_dot, x)
+    a_in_dot = (
+        slack_in_dot + contract("jk,bk->bj", weight_in, x_dot) + contract("jk,bk->bj", weight_in_dot, x)
+    )
     mu_in = contract("bj->b", a_in) / H
     mu_in_dot = contract("bj->b", a_in_dot) / H
     d_in = a_in - mu_in[:, None]
@@ -2697,7 +2772,9 @@ def ln_gru_z_keeps_jvp(
     norm_in = gain_in * xhat_in + shift_in
     norm_in_dot = gain_in * xhat_in_dot + gain_in_dot * xhat_in + shift_in_dot
     a_hn = slack_hn + contract("bi,ji->bj", h, weight_hn)
-    a_hn_dot = contract("bi,ji->bj", h, weight_hn_dot) + contract("bi,ji->bj", h_dot, weight_hn)
+    a_hn_dot = (
+        slack_hn_dot + contract("bi,ji->bj", h, weight_hn_dot) + contract("bi,ji->bj", h_dot, weight_hn)
+    )
     mu_hn = contract("bj->b", a_hn) / H
     mu_hn_dot = contract("bj->b", a_hn_dot) / H
     d_hn = a_hn - mu_hn[:, None]
@@ -2729,4 +2806,6 @@ def ln_gru_z_keeps_jvp(
     new = tanh(inner)
     new_dot = (1 - new**2) * inner_dot
     y_dot = (1 - gate_z) * new_dot + gate_z * h_dot + gate_z_dot * h - gate_z_dot * new
-    return {"y_dot": y_dot}
+    return {
+        "y_dot": y_dot, "a_h_dot": a_h_dot, "a_x_dot": a_x_dot, "a_in_dot": a_in_dot, "a_hn_dot": a_hn_dot
+    }

@@ -113,7 +113,7 @@ def _in_range(run: Evaluation) -> bool:
     bounds = measured(run)
     assert isinstance(bounds, BlockBounds)
     _ = bounds.forward
-    return 4 * bounds.peaks[False] <= FORMATS[run.case.dtype].largest
+    return 4 * bounds.peaks["forward"] <= FORMATS[run.case.dtype].largest
 
 
 @law("LN903", name="block-last-norm", severity="error", operation="blocks", limit=24, source=VASWANI)

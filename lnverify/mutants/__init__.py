@@ -38,7 +38,7 @@ NORMS = (
     "torch_norms", "torch_norm_calls", "torch_norm_blocks", "torch_norm_gradients", "torch_running",
     "torch_weight_norm",
 )  # fmt: skip
-CELLS = ("torch_cells", "torch_lstm", "torch_gru", "torch_layers", "torch_states")
+CELLS = ("torch_cells", "torch_lstm", "torch_gru", "torch_layers", "torch_states", "torch_differentiated")
 BLOCKS = ("torch_blocks", "torch_encoders")
 WRONG = ("numerics", "numerics_root", "numerics_layout", "numerics_backward", "numerics_columns")
 

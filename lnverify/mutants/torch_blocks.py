@@ -13,6 +13,7 @@ import torch
 from torch.nn import functional
 
 from lnverify.mutants import Correct, Mutant
+from lnverify.mutants.torch_differentiated import SOFTMAX, Softmax
 
 
 def _norm(a: Any, gain: Any, shift: Any, eps: float) -> Any:
@@ -50,6 +51,8 @@ def _attention(q: Any, k: Any, v: Any, heads: int, mask: Any, bug: str) -> Any:
     if bug == "no maximum":
         weights = scores.exp()
         weights = weights / weights.sum(-1, keepdim=True)
+    elif bug in SOFTMAX:
+        weights = Softmax.apply(scores, bug)[0]
     else:
         weights = torch.softmax(scores, -2 if bug == "softmax over queries" else -1)
     if mask is not None and bug == "mask after softmax":
@@ -250,6 +253,10 @@ MUTANTS = [
            ("LN905",)),
     _wrong("mask-by-a-number", "the mask is -10000, not -inf", "mask by a number", ("LN906",)),
     _wrong("attention-detached", "no gradient goes through attention", "attention detached", ("LN802",)),
+    _wrong("weights-constant", "the backward of softmax takes the weights as they were saved, without a graph",
+           "weights constant", ("LN814",)),
+    _wrong("sum-without-tangent", "the forward mode of softmax leaves out the tangent of the sum of weights",
+           "sum without tangent", ("LN813",), "pre_ln_gelu"),
 ]  # fmt: skip
 
 
@@ -272,6 +279,13 @@ CORRECT = [
         operation="transformer_block_pre_ln",
         framework="torch",
         target=functools.partial(block, pre=True, bug="in parts"),
+    ),
+    Correct(
+        "block-own-softmax",
+        "softmax with a backward and a forward mode of its own",
+        operation="transformer_block",
+        framework="torch",
+        target=functools.partial(block, bug=SOFTMAX[0]),
     ),
     *_right("online", "einsum, softmax with a running maximum, norms on raw sums", online),
 ]

@@ -22,7 +22,6 @@ errors that this makes in the formula itself r^3 a^2 gain of both norms and P^2 
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from functools import cached_property
 from typing import Any
@@ -33,7 +32,7 @@ from lnverify.block import MASK, extents
 from lnverify.case import Case
 from lnverify.cell import Normalised
 from lnverify.floats import Float64Array, Format
-from lnverify.formulas import blocks
+from lnverify.formulas import blocks, blocks_second_order
 from lnverify.formulas.runtime import sqrt
 from lnverify.norms.cells import CellBounds, CellExact
 from lnverify.norms.exact import Exact
@@ -46,6 +45,7 @@ class BlockExact(CellExact):
     """Exact results of one block."""
 
     module: Any = blocks
+    twice: Any = blocks_second_order
 
     def __init__(self, case: Case) -> None:
         """Take the case's exact values; nothing is evaluated yet."""
@@ -64,11 +64,9 @@ class BlockExact(CellExact):
         size = self.extents
         slacks = {f"slack_{entry.word}": entry for entry in self.cell.normalised}
         found = {}
-        for name in inspect.signature(getattr(self.module, self.operation.formula)).parameters:
-            if name in slacks:
-                found[name] = slack(slacks[name]) if slack else lift(np.zeros(self.raw.shape))
-            elif name == "slack_score":
-                found[name] = lift(np.zeros((size["b"], size["g"], size["t"], size["s"])))
+        for name in self.formal:
+            if name.startswith("slack"):
+                found[name] = slack(slacks[name]) if slack and name in slacks else lift(self.no_slack(name))
             elif name == MASK:
                 found[name] = lift(self.mask)
             elif name == "top":
@@ -78,6 +76,12 @@ class BlockExact(CellExact):
             else:
                 found[name] = lift(self.case.eps if name == "eps" else self.argument(name))
         return found
+
+    def no_slack(self, name: str) -> Float64Array:
+        """Zeros in the shape of a slack."""
+        if name != "slack_score":
+            return super().no_slack(name)
+        return np.zeros(tuple(self.extents[letter] for letter in "bgts"))
 
     @cached_property
     def mask(self) -> Float64Array:
@@ -91,7 +95,7 @@ class BlockExact(CellExact):
         size = self.extents
         rough = self._inputs(np.asarray, None, np.zeros((size["b"], size["g"], size["t"])))
         with np.errstate(all="ignore"):
-            return np.asarray(getattr(self.module, self.operation.formula)(*rough.values())["score"])
+            return np.asarray(self.program("forward")(*rough.values())["score"])
 
     @cached_property
     def top(self) -> Float64Array:
@@ -109,11 +113,15 @@ class BlockBounds(CellBounds):
     def __init__(self, exact: BlockExact, compute: Format, positions: int = 0) -> None:
         """compute: the format that the subject computes in."""
         super().__init__(exact, compute)
-        self.block = exact
         self.positions = max(positions, exact.extents["t"])
         self.count = max(self.count, self.positions * exact.extents["b"])
         self.context = Context(compute, longest=self.count)
-        self.peaks: dict[bool, float] = {}  # by whether backward: the largest number
+
+    @property
+    def block(self) -> BlockExact:
+        """Its exact results."""
+        assert isinstance(self.exact, BlockExact)
+        return self.exact
 
     @property
     def _given(self) -> list[Running]:
@@ -125,36 +133,6 @@ class BlockBounds(CellBounds):
         found["slack_score"] = Running(zero, np.full(zero.shape, admitted), self.context)
         return list(found.values())
 
-    @cached_property
-    def forward(self) -> dict[str, Running]:
-        """The formula."""
-        self.context.peak = 1.0
-        found = super().forward
-        self.peaks[False] = self.context.peak
-        return found
-
-    @cached_property
-    def backward(self) -> dict[str, Running]:
-        """The derived reverse mode."""
-        self.context.peak = 1.0
-        found = super().backward
-        self.peaks[True] = self.context.peak
-        return found
-
-    @property
-    def extremes(self) -> tuple[tuple[float, float], tuple[float, float]]:
-        """Forward and backward: the largest product, and by how much at most an error in one of them is multiplied."""
-        lifts = []
-        with np.errstate(all="ignore"):
-            for entry in self.block.cell.norms:
-                a, mu, var, _ = self.block.normalised(entry)
-                r = max(1.0, float((1 / np.sqrt(var + self.block.case.eps)).max(initial=1.0)))
-                size = max(1.0, float(np.abs(a).max(initial=1.0)), float(np.abs(mu).max(initial=1.0)))
-                gain = max(1.0, float(np.abs(self.block.argument(entry.gain)).max(initial=1.0)))
-                lifts.append(r * r * r * size * size * gain)  # by products: a power of a float raises
-        forward, backward = self.peaks.get(False, 1.0), self.peaks.get(True, 1.0)
-        both = lifts[0] * lifts[1]
-        return (
-            (max(lifts) * forward, both * forward * forward),
-            (max(lifts) * backward, both * backward * backward),
-        )
+    def reach(self, what: str) -> tuple[float, float]:
+        """The largest product of a derived program, and by how much at most an error in one of them is multiplied."""
+        return self.by_peak(what)

@@ -26,6 +26,7 @@ then admits everything, and the case informs nobody.
 
 from __future__ import annotations
 
+import copy
 from functools import cached_property
 from typing import Any
 
@@ -34,7 +35,6 @@ import numpy as np
 from lnverify.bounds import roundings
 from lnverify.case import Case
 from lnverify.floats import FORMATS, Float64Array, FloatArray, Format
-from lnverify.formulas import norms_second_order
 from lnverify.norms.exact import KEYS, Exact, source
 from lnverify.operation import operation
 from lnverify.running import Context, Running
@@ -43,11 +43,13 @@ LARGEST = 2.0**900  # beyond, double-double products lose their low words
 
 
 def due(case: Case, output: str) -> FloatArray:
-    """The array whose shape and dtype an output has: the state that it replaces or x, its argument for a gradient."""
+    """The array whose shape and dtype an output has: its argument for a gradient, first or second; else the state that
+    it replaces, or x. What is like an output (y) is its tangent (ty), and the derivative by its cotangent (d2dy)."""
     known = operation(case.operation)
-    if output not in (*known.outputs, "ty", "d2dy"):
+    like = {form + name: name for name in known.outputs for form in ("", "t", "d2d")}
+    if output not in like:
         return case.arrays[output.removeprefix("d2") if output.startswith("d2") else output[1:]]
-    return case.arrays[known.cell.states[output] if known.cell else "x"]
+    return case.arrays[known.cell.states[like[output]] if known.cell else "x"]
 
 
 def shift_error(d: Float64Array, p: Float64Array, var: Float64Array, over: tuple[int, ...]) -> Float64Array:
@@ -58,6 +60,14 @@ def shift_error(d: Float64Array, p: Float64Array, var: Float64Array, over: tuple
         return np.where(spread > 0, w, 0.0)
 
 
+def tangent_error(d: Float64Array, e: Float64Array, t: Float64Array, over: tuple[int, ...]) -> Float64Array:
+    """The seed of a tangent t >= 0 in NormBounds.along, for the deviations d and their error e."""
+    with np.errstate(all="ignore"):
+        size = (np.abs(d) + e).sum(axis=over, keepdims=True)
+        seed = np.where(size > 0, (e * t).sum(axis=over, keepdims=True) / size, 0.0)
+    return np.broadcast_to(seed, d.shape)
+
+
 class NormBounds:
     """Bounds of one case, evaluated when first asked for."""
 
@@ -66,6 +76,16 @@ class NormBounds:
         self.exact, self.compute = exact, compute
         self.context = Context(compute)
         self.count = max(exact.view.n, exact.view.terms)
+
+    def of(self, case: Case) -> NormBounds:
+        """Those of a case that differs by tangents and by cotangents of gradients alone: all else is evaluated once."""
+        found = copy.copy(self)
+        found.exact = copy.copy(self.exact)
+        found.exact.case = case
+        for part in (found, found.exact):
+            for name in ("forward_mode", "double", "joined"):
+                vars(part).pop(name, None)
+        return found
 
     def bound(self, output: str) -> Float64Array:
         """The bound of an output, in the formula's shape; infinite where nothing is judged."""
@@ -97,7 +117,7 @@ class NormBounds:
         root = np.maximum(exact.statistic("r"), 1.0)
         result = root ** {"forward": 1, "double": 5}.get(what, 3) * size ** (4 if what == "double" else 2)
         along = {"forward_mode": "t", "double": "v"}.get(what)
-        factors = [[exact.parameter("weight")], [exact.dy] if what in ("backward", "double") else []]
+        factors = [[exact.parameter("weight")], exact.dys if what in ("backward", "double") else []]
         for arrays in (*factors, exact.along(along) if along else []):
             result = result * max(1.0, *(float(np.abs(array).max(initial=0.0)) for array in arrays), 1.0)
         return np.asarray(result)
@@ -125,22 +145,22 @@ class NormBounds:
     @cached_property
     def forward(self) -> dict[str, Running]:
         """The formula."""
-        return self._called(self.exact.module, "")
+        return self._called("forward")
 
     @cached_property
     def backward(self) -> dict[str, Running]:
         """Its derived reverse mode."""
-        return self._called(self.exact.module, "_vjp", self.exact.dy)
+        return self._called("backward", *self.exact.dys)
 
     @cached_property
     def forward_mode(self) -> dict[str, Running]:
         """Its derived forward mode, along the case's tangents."""
-        return self._called(self.exact.module, "_jvp", *self.along("t"))
+        return self._called("forward_mode", *self.along("t"))
 
     @cached_property
     def double(self) -> dict[str, Running]:
         """The reverse mode of its reverse mode."""
-        return self._called(norms_second_order, "_vjp_vjp", self.exact.dy, *self.along("v"))
+        return self._called("double", *self.exact.dys, *self.along("v"))
 
     def along(self, prefix: str) -> list[Running]:
         """Tangents (t) or cotangents of the gradients (v); that of x is seeded where a mean is subtracted.
@@ -151,16 +171,12 @@ class NormBounds:
         t, *others = self.exact.along(prefix)
         error: Any = 0.0
         if self.exact.operation.centred:
-            over, e = self.exact.view.over, self.seeded.error
             with np.errstate(all="ignore"):
-                size = (np.abs(self.seeded.value - self.exact.statistic("mu")) + e).sum(axis=over, keepdims=True)
-                error = np.where(size > 0, (e * np.abs(t)).sum(axis=over, keepdims=True) / size, 0.0)
+                d = self.seeded.value - self.exact.statistic("mu")
+            error = tangent_error(d, self.seeded.error, np.abs(t), self.exact.view.over)
         return [Running(t, error, self.context), *map(self.context.exact, others)]
 
-    def _called(
-        self, module: Any, mode: str, *more: Any, given: list[Running] | None = None
-    ) -> dict[str, Running]:  # fmt: skip
+    def _called(self, what: str, *more: Any, given: list[Running] | None = None) -> dict[str, Running]:
         given = [*(given or self._given), *map(self.context.lift, more)]
         with np.errstate(all="ignore"):
-            found: dict[str, Running] = getattr(module, self.exact.operation.formula + mode)(*given)
-        return found
+            return self.exact.program(what)(*given)

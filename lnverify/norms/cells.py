@@ -16,6 +16,12 @@ r gain (2 + xhat) times the one that it gets. A gate has slopes of at most 1 and
 candidate. The cotangents of the outputs, taken through the late LN, the gates and the early ones in this way, bound
 every product; as in lnverify.norms.bound nothing is judged where `count` of them exceed the range. A product that
 underflows is off by t at most, the smallest normal number, and the same factors say what becomes of it.
+
+Derivatives along tangents: the jvp, and the double backward, whose cotangents of the gradients are tangents. The
+tangent a' of a carries the seed of lnverify.norms.bound.NormBounds.along, since an algorithm need not subtract its
+mean. What the formula sums apart may be one sum in a subject, as in lnverify.norms.blocks, by which the range is judged
+too: with the largest number P of the evaluation no product of one LN is beyond r^3 a^2 gain P in the jvp, and
+r^5 a^4 gain P^2 in the double backward.
 """
 
 from __future__ import annotations
@@ -31,17 +37,18 @@ from lnverify.bounds import roundings
 from lnverify.case import Case
 from lnverify.cell import Cell, Normalised, neutral
 from lnverify.floats import FORMATS, Float64Array, Format
-from lnverify.formulas import cells
-from lnverify.norms.bound import LARGEST, NormBounds, due, shift_error
+from lnverify.formulas import cells, cells_second_order
+from lnverify.norms.bound import LARGEST, NormBounds, due, shift_error, tangent_error
 from lnverify.norms.exact import Exact
 from lnverify.oracle import Pair
-from lnverify.running import Running
+from lnverify.running import Context, Running
 
 
 class CellExact(Exact):
     """Exact results of one step."""
 
     module: Any = cells
+    twice: Any = cells_second_order
 
     def __init__(self, case: Case) -> None:
         """Take the case's exact values; nothing is evaluated yet."""
@@ -65,11 +72,9 @@ class CellExact(Exact):
         """
         slacks = {f"slack_{entry.word}": entry for entry in self.cell.normalised}
         found = {}
-        for name in inspect.signature(getattr(self.module, self.operation.formula)).parameters:
+        for name in self.formal:
             if name in slacks:
-                entry = slacks[name]
-                shape = tuple(self.extents[letter] for letter in entry.axes)
-                found[name] = slack(entry) if slack else lift(np.zeros(shape))
+                found[name] = slack(slacks[name]) if slack else lift(self.no_slack(name))
             elif name.startswith("pick_"):
                 found[name] = lift(np.array([float(gate == name[-1]) for gate in self.cell.gates]))
             else:
@@ -81,32 +86,68 @@ class CellExact(Exact):
         """The cotangents of the outputs."""
         return [self.case.arrays[name].values for name in self.operation.cotangents]
 
-    @cached_property
-    def forward(self) -> dict[str, Any]:
-        """The outputs, and a_<word> of each LN."""
-        with np.errstate(all="ignore"):
-            found: dict[str, Any] = getattr(self.module, self.operation.formula)(*self.inputs(self.lift).values())
+    @property
+    def formal(self) -> list[str]:
+        """The names of what the formula takes, in its order."""
+        return list(inspect.signature(self.program("forward")).parameters)
+
+    def no_slack(self, name: str) -> Float64Array:
+        """Zeros in the shape of a slack."""
+        axes = next(entry.axes for entry in self.cell.normalised if name == f"slack_{entry.word}")
+        return np.zeros(tuple(self.extents[letter] for letter in axes))
+
+    def given(self, x: Any, lift: Callable[[Any], Any]) -> list[Any]:
+        """What the formula takes, in its order; x is that of the case."""
+        return list(self.inputs(lift).values())
+
+    def moving(self, prefix: str) -> dict[str, Float64Array]:
+        """By what is differentiated, in the formula's order: its tangent (t), or the cotangent of its gradient (v).
+
+        Zero where the case has none; that of a slack is always.
+        """
+        arrays, found = self.case.arrays, {}
+        for name in self.formal:
+            if name in self.operation.arguments:
+                zero = np.zeros_like(self.argument(name))
+                found[name] = arrays[prefix + name].values.reshape(zero.shape) if prefix + name in arrays else zero
+            elif name.startswith("slack"):
+                found[name] = self.no_slack(name)
         return found
 
-    @cached_property
-    def backward(self) -> dict[str, Any]:
-        """<argument>_bar of each argument."""
-        given = [*self.inputs(self.lift).values(), *map(self.lift, self.dys)]
-        with np.errstate(all="ignore"):
-            found: dict[str, Any] = getattr(self.module, f"{self.operation.formula}_vjp")(*given)
-        return found
+    def along(self, prefix: str) -> list[Float64Array]:
+        """The same, in a row."""
+        return list(self.moving(prefix).values())
 
-    def result(self, output: str, forward: dict[str, Any], backward: dict[str, Any] | None) -> Any:
-        """An output or gradient in the shape in which it is stored. Raises KeyError for another name."""
-        value = forward[output] if backward is None else backward[f"{output[1:]}_bar"]
-        return value.reshape(due(self.case, output).shape)
+    def place(self, output: str) -> tuple[str, str]:
+        """The derived program that an output comes from (lnverify.norms.exact.MODES), and its name there."""
+        known, name = self.operation, output[1:]
+        if output in known.outputs:
+            return "forward", output
+        if output.startswith("t") and name in known.outputs:
+            return "forward_mode", f"{name}_dot"
+        if not output.startswith("d2"):
+            return "backward", f"{name}_bar"
+        by = output.removeprefix("d2")
+        return "double", f"{by[1:]}_bar_bar2" if by in known.cotangents else f"{by}_bar2"
+
+    def result(self, output: str, found: dict[str, Any]) -> Any:
+        """An output of its program's results, in the shape in which it is stored. Raises KeyError for another name."""
+        return found[self.place(output)[1]].reshape(due(self.case, output).shape)
 
     def pair(self, output: str) -> Pair:
-        """The exact value of an output or of a gradient, as it is stored."""
-        value = self.result(output, self.forward, None if output in self.operation.outputs else self.backward)
+        """The exact value of an output or of a derivative, as it is stored."""
+        value = self.result(output, getattr(self, self.place(output)[0]))
         if self.wide:
             return Pair(value.hi, value.lo)
         return Pair(value, np.zeros_like(value))
+
+    def tangents(self, prefix: str) -> dict[str, Float64Array]:
+        """a_<word>_dot of each LN along the tangents (t), or the cotangents of the gradients (v).
+
+        In float64; they decide only what is admitted.
+        """
+        with np.errstate(all="ignore"):
+            return self.program("forward_mode")(*self.given(self.raw, np.asarray), *self.along(prefix))
 
     def normalised(self, entry: Normalised) -> tuple[Float64Array, Float64Array, Float64Array, tuple[int, ...]]:
         """a, its mean and variance with axes of one, and the axes that they are taken over."""
@@ -137,9 +178,22 @@ class CellBounds(NormBounds):
     def __init__(self, exact: CellExact, compute: Format) -> None:
         """compute: the format that the subject computes in."""
         super().__init__(exact, compute)
-        self.step = exact
         self.around: dict[str, Float64Array] = {}  # by state: how far it may be from the one that the case holds
         self.count = exact.cell.longest(exact.extents)
+        self.peaks: dict[str, float] = {}  # by derived program: its largest number, where the context keeps it
+
+    @property
+    def step(self) -> CellExact:
+        """Its exact results."""
+        assert isinstance(self.exact, CellExact)
+        return self.exact
+
+    def of(self, case: Case) -> CellBounds:
+        """Those of a case that differs by tangents and by cotangents of gradients alone."""
+        found = super().of(case)
+        assert isinstance(found, CellBounds)
+        found.peaks = dict(self.peaks)
+        return found
 
     def slack(self, entry: Normalised) -> Running:
         """What the head of this file admits of one sum."""
@@ -161,24 +215,58 @@ class CellBounds(NormBounds):
             given[name] = Running(given[name].value, error, self.context)
         return list(given.values())
 
-    @cached_property
-    def backward(self) -> dict[str, Running]:
-        """The derived reverse mode."""
-        return self.reverse(list(map(self.context.exact, self.step.dys)))
-
-    def reverse(self, cotangents: list[Running]) -> dict[str, Running]:
-        """The same for cotangents that have errors of their own."""
-        with np.errstate(all="ignore"):
-            found: dict[str, Running] = getattr(self.step.module, f"{self.step.operation.formula}_vjp")(
-                *self._given, *cotangents
-            )
+    def _called(self, what: str, *more: Any, given: list[Running] | None = None) -> dict[str, Running]:
+        self.context.peak = 1.0
+        found = super()._called(what, *more, given=given)
+        self.peaks[what] = self.context.peak
         return found
 
+    def reverse(self, cotangents: list[Running]) -> dict[str, Running]:
+        """The derived reverse mode for cotangents that have errors of their own."""
+        return self._called("backward", *cotangents)
+
+    def along(self, prefix: str) -> list[Running]:
+        """Tangents (t) or cotangents of the gradients (v), with the seed of each a' (head of this file)."""
+        found = {name: self.context.exact(values) for name, values in self.step.moving(prefix).items()}
+        tangents = self.step.tangents(prefix)
+        for entry in self.step.cell.norms:
+            a, mu, _, over = self.step.normalised(entry)
+            e, t = self.slack(entry).error, np.abs(tangents[f"a_{entry.word}_dot"])
+            found[f"slack_{entry.word}"] = Running(np.zeros_like(a), tangent_error(a - mu, e, t, over), self.context)
+        return list(found.values())
+
+    @cached_property
+    def joined(self) -> CellBounds:
+        """The same where several sums may be one, by which derivatives along tangents are judged."""
+        found = CellBounds(self.step, self.compute)
+        found.context = Context(self.compute, longest=self.count)
+        return found
+
+    def reach(self, what: str) -> tuple[float, float]:
+        """The largest product of a derived program, and by how much at most an error in one of them is multiplied."""
+        return self.extremes[what == "backward"] if what in ("forward", "backward") else self.by_peak(what)
+
+    def by_peak(self, what: str) -> tuple[float, float]:
+        """The same by the largest number of its evaluation (head of lnverify.norms.blocks)."""
+        twice, lifts = what == "double", [1.0, 1.0]  # of early LNs and of the late one
+        with np.errstate(all="ignore"):
+            for entry in self.step.cell.norms:
+                a, mu, var, _ = self.step.normalised(entry)
+                r, size = _largest(1 / np.sqrt(var + self.step.case.eps)), _largest(a, mu)
+                lift = r * r * r * size * size * _largest(self.step.argument(entry.gain))  # a power of a float raises
+                lift *= r * r * size * size if twice else 1.0
+                lifts[entry.late] = max(lifts[entry.late], lift)
+            peak = self.peaks[what]
+            most = peak * peak if twice else peak
+            return max(lifts) * most, lifts[0] * lifts[1] * most * peak
+
     def bound(self, output: str) -> Float64Array:
-        """The bound of an output or of a gradient, as it is stored; infinite where nothing is judged."""
-        forward = output in self.step.operation.outputs
-        result = self.step.result(output, self.forward, None if forward else self.backward)
-        largest, factor = self.extremes[0 if forward else 1]
+        """The bound of an output or of a derivative, as it is stored; infinite where nothing is judged."""
+        what, _ = self.step.place(output)
+        if what in ("forward_mode", "double") and not self.context.longest:
+            return self.joined.bound(output)
+        result = self.step.result(output, getattr(self, what))
+        largest, factor = self.reach(what)
         with np.errstate(all="ignore"):
             if not self.count * largest <= min(self.compute.largest, LARGEST):
                 return np.full(result.shape, np.inf)

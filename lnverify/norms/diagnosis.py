@@ -148,7 +148,7 @@ def _backward(exact: Exact) -> Iterator[tuple[str, Float64Array]]:
         return np.asarray(values.mean(axis=over, keepdims=True))
 
     with np.errstate(all="ignore"):
-        g, dy = weight * exact.dy, exact.dy
+        g, dy = weight * exact.dys[0], exact.dys[0]
         if name in ("batch_norm_eval", "weight_norm"):
             constant = "the norm is treated as a constant"
             yield (

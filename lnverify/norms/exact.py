@@ -31,8 +31,12 @@ KEYS = {
 }  # fmt: skip
 
 
+MODES = {"forward": "", "backward": "_vjp", "forward_mode": "_jvp", "double": "_vjp_vjp"}
+"""The derived programs, by what ends their names."""
+
+
 def source(output: str) -> str:
-    """Which derived program an output comes from: forward, backward, forward_mode or double."""
+    """Which derived program an output of a norm comes from: one of MODES."""
     return {"y": "forward", "ty": "forward_mode"}.get(output, "double" if output.startswith("d2") else "backward")
 
 
@@ -40,6 +44,7 @@ class Exact:
     """Exact results of one case, each evaluated when first asked for."""
 
     module: Any = norms
+    twice: Any = norms_second_order  # where the double backward is
 
     def __init__(self, case: Case) -> None:
         """Take the case's exact values; nothing is evaluated yet."""
@@ -92,35 +97,40 @@ class Exact:
         ]
 
     @property
-    def dy(self) -> Float64Array:
-        """The cotangent in the formula's shape."""
-        return self.case.arrays["dy"].values.reshape(self.view.shape)
+    def dys(self) -> list[Float64Array]:
+        """The cotangents of the outputs in the formula's shape."""
+        return [self.case.arrays["dy"].values.reshape(self.view.shape)]
 
     @cached_property
     def forward(self) -> dict[str, Any]:
         """y, r, xhat, and mu (from the pivot) and var, or ms, or ss."""
-        return self._called(self.module, "")
+        return self._called("forward")
 
     @cached_property
     def backward(self) -> dict[str, Any]:
         """x_bar, gamma_bar, beta_bar."""
-        return self._called(self.module, "_vjp", self.dy)
+        return self._called("backward", *self.dys)
 
     @cached_property
     def forward_mode(self) -> dict[str, Any]:
         """y_dot along tx, tweight, tbias."""
-        return self._called(self.module, "_jvp", *self.along("t"))
+        return self._called("forward_mode", *self.along("t"))
 
     @cached_property
     def double(self) -> dict[str, Any]:
         """x_bar2, gamma_bar2, beta_bar2, y_bar_bar2 for the cotangents vx, vweight, vbias of the gradients."""
-        return self._called(norms_second_order, "_vjp_vjp", self.dy, *self.along("v"))
+        return self._called("double", *self.dys, *self.along("v"))
 
-    def _called(self, module: Any, mode: str, *more: Any) -> dict[str, Any]:
+    def program(self, what: str) -> Callable[..., dict[str, Any]]:
+        """A derived program, one of MODES."""
+        module = self.twice if what == "double" else self.module
+        found: Callable[..., dict[str, Any]] = getattr(module, self.operation.formula + MODES[what])
+        return found
+
+    def _called(self, what: str, *more: Any) -> dict[str, Any]:
         given = [*self.given(self.x, self.lift), *map(self.lift, more)]
         with np.errstate(all="ignore"):
-            found: dict[str, Any] = getattr(module, self.operation.formula + mode)(*given)
-        return found
+            return self.program(what)(*given)
 
     def statistic(self, name: str) -> Float64Array:
         """mu, var, ms, sigma or r as float64, with axes of one where it is constant."""

@@ -53,7 +53,7 @@ class EvaluationBounds(NormBounds):
     def backward(self) -> dict[str, Running]:
         """The derived reverse mode, x seeded for sums."""
         given = self.exact.given(self._seed(self.count), self.context.exact)
-        return self._called(self.exact.module, "_vjp", self.exact.dy, given=given)
+        return self._called("backward", *self.exact.dys, given=given)
 
     def lift(self, what: str) -> Float64Array:
         """That of other norms, m beside x."""

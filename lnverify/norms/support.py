@@ -9,7 +9,6 @@ from lnverify.case import Case
 from lnverify.floats import round_values
 from lnverify.norms.cases import Shape, kind, make, reduced, resting, shapes, with_tangents
 from lnverify.norms.running_statistics import tracking
-from lnverify.operation import norms
 from lnverify.operation import operation as find_operation
 from lnverify.subject import Subject
 from lnverify.support import AFFINE, AFFINE_TEXT, EPS, Support
@@ -49,7 +48,7 @@ def find_support(subject: Subject, operation: str, dtype: str, device: str) -> S
     outputs = [*known.outputs]
     if answer.refusal is None:
         outputs += [name for name in known.gradients if name in declared.outputs]
-        outputs += _derivatives(subject, case, refused)
+        outputs += _derivatives(subject, with_tangents(case), refused)
     elif wanted:
         refused.append(f"{dtype}: gradients ({answer.refusal})")
     if known.tracked and "running" in declared.outputs:
@@ -83,14 +82,12 @@ def find_support(subject: Subject, operation: str, dtype: str, device: str) -> S
 
 
 def _derivatives(subject: Subject, case: Case, refused: list[str]) -> list[str]:
-    """Forward mode and double backward of a norm, as far as an ordinary input is answered."""
-    declared = subject.capabilities.outputs
+    """Forward mode and double backward, as far as an ordinary input with tangents is answered."""
+    declared, known = subject.capabilities.outputs, find_operation(case.operation)
     found: list[str] = []
-    if case.operation not in norms():
-        return []
-    case = with_tangents(case)
-    twice = tuple(name for name in ("d2x", *(f"d2{n}" for n in ("weight", "bias") if case.has(n)), "d2dy"))
-    for wanted, text in ((("ty",), "forward mode"), (twice, "double backward")):
+    tangents = tuple(f"t{name}" for name in known.outputs)
+    twice = tuple(f"d2{name}" for name in (*case.requires_grad, *known.cotangents))
+    for wanted, text in ((tangents, "forward mode"), (twice, "double backward")):
         if not set(wanted) <= {*declared}:
             continue
         answer = subject.run(case.request(*wanted))
