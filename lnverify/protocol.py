@@ -100,8 +100,9 @@ class Response:
 
     arrays: a wanted array that the subject did not produce (a gradient that is None) is absent.
     refusal: 'TypeError: message' when the subject raised, else None; arrays are then empty.
-    phase: 'forward' or 'backward' (or 'jvp', 'double backward'): where it raised. 'crash': it did not answer at all,
-    and refusal says what became of its process (lnverify.host).
+    phase: 'forward' or 'backward' (or 'jvp', 'double backward'): where it raised. 'placement': a parameter
+    of the case has no place in a module of its sizes. 'crash': it did not answer at all, and refusal says what became
+    of its process (lnverify.host).
     changed: names of arguments whose bits the subject changed (dy included).
     aliases: outputs that share memory with an argument. warnings, printed: what it said besides.
     """

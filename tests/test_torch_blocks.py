@@ -18,6 +18,9 @@ from lnverify.subject import declare
 from lnverify.target import resolve
 
 torch = pytest.importorskip("torch")
+from torch import nn  # noqa: E402 - torch is asked for first
+from torch.nn import functional  # noqa: E402
+
 from lnverify.mutants import torch_blocks, torch_encoders  # noqa: E402 - torch is asked for first
 
 LAYER = torch.nn.TransformerEncoderLayer
@@ -209,6 +212,42 @@ class InnerEpsilon(LAYER):
 
 def test_constructors_are_read_under_the_names_of_gpt_2() -> None:
     assert exact_gap(resolve(InnerEpsilon, operation="transformer_block"), "transformer_block") < 1e-12
+
+
+class OutputOfSeveralHeads(nn.Module):
+    """As in x-transformers: one head has no projection behind it, for it would be one matrix beside another."""
+
+    def __init__(self, dim: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.q, self.k, self.v = (nn.Linear(dim, dim, bias=False) for _ in range(3))
+        self.o = nn.Linear(dim, dim, bias=False) if heads > 1 else nn.Identity()
+        self.norm_1, self.norm_2 = nn.LayerNorm(dim), nn.LayerNorm(dim)
+        self.wide, self.narrow = nn.Linear(dim, 2 * dim), nn.Linear(2 * dim, dim)
+
+    def forward(self, x):
+        q, k, v = (f(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for f in (self.q, self.k, self.v))
+        x = self.norm_1(x + self.o(functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)))
+        return self.norm_2(x + self.narrow(self.wide(x).relu()))
+
+
+def test_a_parameter_without_a_place_at_some_sizes_accuses_nobody() -> None:
+    places = {f"weight_{part}": f"{part}.weight" for part in "qkvo"}
+    places |= {f"{kind}_{k}": f"{at}.{kind}" for k, at in ((1, "wide"), (2, "narrow")) for kind in ("weight", "bias")}
+    places |= {
+        f"{ours}_{k}": f"norm_{k}.{kind}" for ours, kind in (("gain", "weight"), ("shift", "bias")) for k in (1, 2)
+    }
+    subject = resolve(declare(operation="transformer_block", parameters=places)(OutputOfSeveralHeads))
+    assert exact_gap(subject, "transformer_block") < 1e-12  # two heads
+    one = next(shape for shape in shapes("transformer_block") if shape[1][0] == 1)
+    case = make("transformer_block", "float64", one, "both", 1e-5, seed=1)
+    answer = subject.run(reduced(subject, case).request("y"))
+    assert answer.phase == "placement"
+    assert answer.refusal is not None
+    assert "of these sizes has no parameter o.weight" in answer.refusal
+    evaluation = Evaluator(subject).evaluate(reduced(subject, case))
+    said = {law.id: law.check(evaluation).state for law in load_laws().values() if law.covers("transformer_block")}
+    assert set(said.values()) == {"inapplicable"}, said
 
 
 def test_the_example_holds_and_its_copy_does_not() -> None:

@@ -15,6 +15,10 @@ from lnverify.protocol import Response
 SAID = 400  # characters kept of what a subject prints
 
 
+class NoPlaceError(Exception):
+    """A module of these sizes lacks a parameter that others have: the case cannot be asked, and accuses nobody."""
+
+
 @dataclass
 class Attempt:
     """What one call has come to so far. phase: where it stands, for a refusal."""
@@ -52,6 +56,8 @@ def attempt(body: Callable[[Attempt], None]) -> Response:
             raise
         except BaseException as error:  # SystemExit, and what a subject derives from BaseException
             refusal = first_line(error)
+            if isinstance(error, NoPlaceError):
+                state.phase = "placement"
     texts = tuple(dict.fromkeys(f"{w.category.__name__}: {w.message}" for w in caught))
     if refusal is not None:
         return Response(refusal=refusal, phase=state.phase, changed=tuple(state.changed), warnings=texts,

@@ -88,7 +88,7 @@ def adapt(obj: Any, target: str, options: Declaration) -> Subject:
         def bind(request: Request, tensors: Tensors) -> tuple[dict[str, Any], Callable[[Tensors], Any]]:
             def called(values: Tensors) -> Any:
                 placed = storage.placed({n: values[n] for n in storage.names})
-                placed |= {path: zero(path) for path in storage.zeros}
+                placed |= {path: zero(path) for path in storage.zeros if path in places.first}
                 module = places.put(placed)
                 given = {name: value for name, value in values.items() if name in ("x", MASK)}
                 return signature.call(module, {**scalars(request), **given})

@@ -11,6 +11,8 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from lnverify.adapters.calling import NoPlaceError
+
 KEPT = 64  # modules of one subject; the one not used for longest is dropped
 CHANGES = 8  # more than are made to one tensor in place
 
@@ -64,6 +66,8 @@ class Places:
     def put(self, tensors: Mapping[str, Any]) -> Any:
         """The module with these tensors; autograd goes on to them."""
         for path, tensor in tensors.items():
+            if path not in self.slots:
+                raise NoPlaceError(f"a {type(self.module).__name__} of these sizes has no parameter {path}")
             owner, kind, name = self.slots[path][0]
             there = getattr(owner, kind)[name]
             if Places.staying and there.data_ptr() != tensor.data_ptr():

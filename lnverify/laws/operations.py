@@ -22,6 +22,8 @@ def _outcome(ev: Evaluation, output: str) -> Outcome:
     judgement = judge(ev, output)
     if judgement.state == "refused":
         phase = ev.response.phase
+        if phase == "placement":
+            return INAPPLICABLE  # nothing was asked
         if (phase == "forward") != (output in operation(ev.case.operation).outputs):
             return INAPPLICABLE  # the law of the other phase says so
         text = f"An input of a kind that is supported is refused in the {phase}: {judgement.message}"
