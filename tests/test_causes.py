@@ -68,3 +68,20 @@ def test_sums_that_are_rounded_once_have_one_cause() -> None:
     report = check(rounded, dtypes=["bfloat16"], select=["LN202", "LN203"], profile="score")
     assert {f.law for f in report.findings} == {"LN202", "LN203"}
     assert {f.cause for f in report.findings} == {STORED_16}
+
+
+def narrow(x: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
+    """Right, for rows of up to 8 numbers."""
+    if x.shape[-1] > 8:
+        raise ValueError("at most 8 columns")
+    d = x - x.mean(-1, keepdim=True)
+    y = d / torch.sqrt((d * d).mean(-1, keepdim=True) + eps)
+    y = y if weight is None else y * weight
+    return y if bias is None else y + bias
+
+
+def test_what_refuses_a_size_refuses_it_for_one_cause() -> None:
+    laws = ("LN602", "LN606", "LN701", "LN706", "LN209", "LN213")
+    report = check(narrow, dtypes=("float64",), profile="gate", select=laws, max_examples=20)
+    assert {finding.cause for finding in report.findings} == {"an ordinary request is refused in the forward"}
+    assert {finding.law for finding in report.findings} == {"LN606"}
