@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[1]
 
 # From the ground up; names relative to the package. A new file goes on the lowest floor above all it imports.
 FLOORS: tuple[tuple[str, ...], ...] = (
-    ("errors", "python_file", "floats", "double_double"),  # numbers
+    ("errors", "allocator", "python_file", "floats", "double_double"),  # numbers
     ("cell", "block", "operation", "case", "protocol", "wire"),  # what is asked and answered
     ("formulas", "formulas.*"),  # what SymPy derives
     ("dual",),  # derivatives of what is derived
