@@ -279,3 +279,42 @@ def invalid_eps(ev: Evaluation) -> Outcome:
             return Outcome("violated", 1.0, "y", (), text, "an eps without a root gives numbers", np.nan,
                            float(got.values.ravel()[0]), None, chosen)  # fmt: skip
     return Outcome("holds", 0.0, "y")
+
+
+@law("LN508", name="tiny-rows", severity="warning", limit=4, max_elements=1 << 12,
+     source="rows scaled by their largest element m, eps with them: eps/m^2 overflows for m^2 < eps/Omega")  # fmt: skip
+def tiny_rows(ev: Evaluation) -> Outcome:
+    """A row far below the root of eps gives y = weight (x - mean)/sqrt(eps) and a dx as large as any other row's.
+
+    Limits: the bounds of LN101 and LN201. A warning (RANGE): code that scales a row, and eps with it, loses the row
+    where eps/m^2 overflows; the row then trains no more.
+    """
+    case, compute = ev.case, ev.precision.compute
+    n = _width(case)
+    size = float(np.sqrt(case.eps / compute.largest)) / 8 if case.eps > 0 else 0.0
+    # eps itself must not be lost beside the smallest numbers, and x must stay far from them
+    if case.rows == 0 or case.eps < 2 * compute.tiny / compute.u or size < FORMATS[case.dtype].tiny * 2.0**20:
+        return INAPPLICABLE
+    arrays = {"x": FloatArray.of(size * normal(5, (2, n)), case.dtype)}
+    if case.has("weight"):
+        arrays["weight"] = FloatArray.of(1.0 + np.arange(n) / 8, case.arrays["weight"].dtype)
+    if case.has("dy"):
+        arrays["dy"] = FloatArray.of(normal(6, (2, n)), case.dtype)
+    chosen = replace(case, arrays=arrays, normalized_shape=(n,), layouts={}, requires_grad=("x", "weight"), recipe=None)
+    again = ev.again(chosen)
+    for name in ("dx", "y"):  # dx first: a row that trains no more tells its user more than a y of 1e-20
+        got = again.output(name)
+        if got is None or got.size != 2 * n:
+            continue
+        values, exact = got.values.reshape(2, n), again.pair(name).hi
+        with np.errstate(all="ignore"):
+            bound = again.bound(name, "det", True)
+            beyond = np.isfinite(bound) & ~(distance(values, exact, 0.0, FORMATS[got.dtype]) <= bound)
+        if beyond.any():
+            row, column = (int(i) for i in np.argwhere(beyond)[0])
+            text = f"A row of magnitude {size:.2g} beside eps = {case.eps:g}: {name}[{row}, {column}] is "
+            text += f"{values[row, column]:.6g} where {exact[row, column]:.6g} is right."
+            cause = "a row far below the root of eps is lost"
+            return Outcome("violated", 1.0, name, (row, column), text, cause, float(exact[row, column]),
+                           float(values[row, column]), float(bound[row, column]), chosen)  # fmt: skip
+    return Outcome("holds", 0.0, "y")

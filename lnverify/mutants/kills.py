@@ -49,6 +49,7 @@ KILLS: dict[str, tuple[str, str]] = {
     "LN505": ("one-pass-serial", "float32"),
     "LN506": ("eps-outside-root", "float32"),
     "LN507": ("root-of-absolute-value", "float32"),
+    "LN508": ("eps-overflows-with-the-row", "float32"),
     "LN601": ("tile-mean", "float32"),
     "LN602": ("batch-variant", "float32"),
     "LN603": ("output-promoted", "bfloat16"),

@@ -55,6 +55,14 @@ def clamped(least: float) -> Root:
     return lambda p, variance: inverse_root(p, np.maximum(variance, p.real(least)))
 
 
+def root_of_row(p: Problem, variance: Array) -> Array:
+    """The root of a row divided by its largest element m, with eps/m^2: infinite where m^2 is below eps/Omega."""
+    largest = np.abs(p.x).max(axis=1, keepdims=True, initial=0.0)
+    m = np.where(largest == 0, p.real(1), largest)
+    root: Array = p.real(1) / (m * np.sqrt(np.square(np.sqrt(variance) / m) + p.eps / m / m))
+    return root
+
+
 def few_bits(bits: int) -> Root:
     """Only `bits` bits of the reciprocal root are right, as of a hardware estimate without a Newton step."""
 
@@ -133,6 +141,9 @@ MUTANTS = [
            forward(root=clamped(1e-3)), B, trigger=Sample(scale=1e-2)),
     Mutant("variance-clamped-1e-6", "The variance is clamped to 1e-6 from below.", (),
            forward(root=clamped(1e-6)), B, trigger=replace(SMALL, scale=1e-4, eps=1e-9)),
+    Mutant("eps-overflows-with-the-row", "Rows scaled by their largest element, eps by its square: tiny rows are lost.",
+           (), forward(root=root_of_row), B, dtypes=DTYPES[:2], trigger=Sample(scale=1e-25, dtype="float32"),
+           laws=("LN508",)),
     Mutant("rsqrt-12-bit", "A 12-bit estimate of the reciprocal root is not polished.", (),
            forward(root=few_bits(12)), B, dtypes=("float64", "float32"), trigger=Sample()),
     Mutant("rsqrt-20-bit", "A 20-bit estimate of the reciprocal root is not polished.", (),
