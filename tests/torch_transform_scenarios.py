@@ -21,6 +21,30 @@ def second_order(f: Any, wanted: str, weight: bool = True) -> Any:
     return torch.autograd.grad(total, {**leaves, "dy": dy}[wanted])
 
 
+def frozen_weight(f: Any) -> Any:
+    """dx of a weight that requires no gradient, under create_graph."""
+    x, w, b = inputs()
+    y = f(x, SHAPE, w.detach(), b, 1e-5)
+    return torch.autograd.grad(y, x, normal(4, 6, seed=3), create_graph=True)
+
+
+def dweight_alone(f: Any) -> Any:
+    """The gradient of a random combination of dweight for x."""
+    x, w, b = inputs()
+    _, dweight = torch.autograd.grad(f(x, SHAPE, w, b, 1e-5), (x, w), normal(4, 6, seed=3), create_graph=True)
+    total = (dweight * normal(6, seed=9, grad=False)).sum()
+    return torch.autograd.grad(total, x, allow_unused=True, materialize_grads=True)
+
+
+def after_a_first(f: Any) -> Any:
+    """The gradient of a random combination of dx for x, after a backward without create_graph."""
+    x, w, b = inputs()
+    y, dy = f(x, SHAPE, w, b, 1e-5), normal(4, 6, seed=3)
+    torch.autograd.grad(y, x, dy, retain_graph=True)
+    (dx,) = torch.autograd.grad(y, x, dy, create_graph=True)
+    return torch.autograd.grad((dx * normal(4, 6, seed=9, grad=False)).sum(), x)
+
+
 def tangent(f: Any) -> Any:
     """The derivative along (tx, tweight, tbias)."""
     given = inputs(grad=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import combinations
 
@@ -129,6 +130,49 @@ def present_parameters(case: Case) -> str:
             }[case.has("weight"), case.has("bias")]  # fmt: skip
 
 
+@law("LN219", name="double-backward-subsets", severity="error", needs=("d2x",), limit=6, max_elements=1 << 12,
+     dtypes=("float64", "float32"), source="the derived vjp of the vjp; pytorch/pytorch#18233, #79705")  # fmt: skip
+def double_backward_subsets(ev: Evaluation) -> Outcome:
+    """First and second derivatives under create_graph do not depend on which arguments require a gradient, on which
+    first gradients get a cotangent, or on an earlier backward of the same forward without create_graph.
+
+    Bounds: those of LN201 to LN203 and of LN209. Looks only at cases where LN209 finds nothing.
+    """
+    if not ev.case.has("dy") or ev.case.rows == 0:
+        return INAPPLICABLE
+    full = _with_tangents(ev)
+    if full.second_order.refusal is not None or any(full.settle(g)[1] == "violated" for g in full.case.gradients()):
+        return INAPPLICABLE
+    if _second_order(full).bad:
+        return INAPPLICABLE
+    return first_bad(_as_asked(full.again(case), what) for case, what in _selections(full.case))
+
+
+def _selections(case: Case) -> Iterator[tuple[Case, str]]:
+    """The case with fewer arguments that require a gradient, or fewer cotangents, or after a first backward."""
+    present = tuple(a for a in ("x", "weight", "bias") if case.has(a))
+    case = replace(case, create_graph=True)
+    yield case, "with create_graph"
+    for count in range(1, len(present)):
+        for chosen in combinations(present, count):
+            words = " and ".join(chosen)
+            left_out = dict.fromkeys(f"v{a}" for a in present if a not in chosen)
+            fewer = case.with_arrays(**left_out)
+            yield replace(fewer, requires_grad=chosen), f"where only {words} require{'s' * (count == 1)} a gradient"
+            yield fewer, f"where only d{' and d'.join(chosen)} get{'s' * (count == 1)} a cotangent"
+    yield replace(case, history="repeated"), "after a first backward without create_graph"
+
+
+def _as_asked(again: Evaluation, what: str) -> Outcome:
+    """First and second derivatives of one selection; a fault is named by the selection."""
+    for name in again.case.gradients():
+        judgement, kind = again.settle(name)
+        if kind == "violated" or judgement.state in ("missing", "shape"):
+            return judgement.blame(what[0].upper() + what[1:], f"{name} is wrong {what}", again.case)
+    outcome = _second_order(again)
+    return replace(outcome, cause=f"{outcome.cause} {what}") if outcome.bad else outcome
+
+
 def _second_order(again: Evaluation) -> Outcome:
     if again.second_order.refusal is not None:
         text = f"The double backward is refused: {again.second_order.refusal}"
@@ -144,7 +188,10 @@ def _second_order(again: Evaluation) -> Outcome:
     best: Outcome = INAPPLICABLE
     missing: tuple[str, ...] = ()
     for name in ("d2x", "d2weight", "d2bias", "d2dy"):
-        if name not in again.subject.capabilities.outputs or (name[2:] not in again.case.arrays):
+        argument = name[2:]
+        if name not in again.subject.capabilities.outputs or argument not in ("dy", *again.case.requires_grad):
+            continue
+        if argument not in again.case.arrays:
             continue
         judgement, kind = again.settle(name)
         if judgement.state == "missing":

@@ -29,6 +29,7 @@ from lnverify.mutants.torch_parts import (
     textbook,
     wide,
 )
+from lnverify.mutants.torch_second_order import SECOND_ORDER
 from lnverify.mutants.torch_shapes import SHAPES
 from lnverify.mutants.torch_transforms import TRANSFORMS
 
@@ -264,6 +265,7 @@ MUTANTS = [
        ("LN2",)),
     *MEMORY,
     *OUTLIVED,
+    *SECOND_ORDER,
     *SHAPES,
     *TRANSFORMS,
     *MODULES,
