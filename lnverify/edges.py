@@ -37,6 +37,7 @@ SMALL = 1 << 16
 FEW_ROWS = (1, 2, 3)
 SEVERAL_ROWS = range(4, 18)
 LARGE = ((513, 1025), (1025, 513), (4097, 129))  # more than 2^19 elements, where sums over rows may go in two stages
+LONG = ((262145, 1), (1048579, 1))  # rows longer than what one pass of several blocks takes
 PAIRED = 45  # of COLUMNS: the sizes around powers of two
 NARROW = 8
 
@@ -45,7 +46,7 @@ def sizes(profile: Profile) -> Iterator[tuple[int, int]]:
     """Pairs (N, rows), small cases first: every N with few rows and every number of rows with N = 8; from profile ci
     on, all pairs of at most LARGEST elements."""
     pairs = {(n, rows) for n in COLUMNS for rows in FEW_ROWS} | {(NARROW, rows) for rows in (*ROWS, *SEVERAL_ROWS)}
-    pairs |= set(LARGE)
+    pairs |= {*LARGE, *LONG}
     if profile.cap < SMALL:  # the selftest's, for two hundred subjects
         pairs = {(n, rows) for n, rows in pairs if n * rows <= profile.cap}
     if profile.effort > 1:  # every pair of the sizes around powers of two; the widths with few rows only
@@ -55,7 +56,7 @@ def sizes(profile: Profile) -> Iterator[tuple[int, int]]:
 
 def kinds(n: int) -> int:
     """How many different rows a case has: a prime, so that no power of two divides the period."""
-    return 7 if n <= 4097 else 3
+    return 7 if n <= 4097 else 3 if n <= 65537 else 1
 
 
 def edge(support: Support, n: int, rows: int, threads: int | None = None) -> Case:

@@ -28,7 +28,7 @@ from lnverify.profiles import Profile
 from lnverify.protocol import OUT_OF_MEMORY
 from lnverify.shrink import Shrinker
 from lnverify.strategies import grid, recipes, search, small, stream_seed, tall
-from lnverify.support import Support, ordinary
+from lnverify.support import SLOW, Support, ordinary
 from lnverify.tally import Tally, finding
 from lnverify.transcript import Recorder
 from lnverify.yardstick import Stopwatch
@@ -36,9 +36,9 @@ from lnverify.yardstick import Stopwatch
 WRONG_EDGES = 3  # sizes at which an output fails the screen; from then on the laws have cases enough
 PAIR_EVERY = 8  # cases of which one is also measured in the tier `pair`
 GONE = "Asked once more, the subject was right: it depends on what ran before."
-SLOW_ROWS = 0.5  # seconds that 70001 rows may take where many more are asked for
+MANY_ROWS = 8.0  # seconds that very many rows may take by what fewer took
 ANSWERS = "LN606"
-SLOW = 2.0  # seconds that one case may take by the warm-up's estimate; slower shapes are not examined
+TOO_SLOW = f"over {SLOW:g} s by the warm-up's estimate"
 Progress = Callable[[int, int, str], None]
 
 
@@ -119,10 +119,14 @@ class Examination:
             return
         screen = Screen(self.support, self.evaluator)
         wrong: Counter[str] = Counter()
+        slow: list[str] = []
         threads = self.support.subject.capabilities.threads or (1, 2, 3)
         for number, (n, rows) in enumerate(sizes(self.profile)):
             self._pause(self.index)
-            if self.support.predicted(n * rows, rows) > SLOW or wrong["answer"] >= WRONG_EDGES:
+            if wrong["answer"] >= WRONG_EDGES:
+                continue
+            if self.support.predicted(n * rows, rows) > SLOW:
+                slow.append(f"N={n}, rows={rows}")
                 continue
             case = edge(self.support, n, rows, threads[number % len(threads)])
             if self.watch.alike(case):
@@ -134,27 +138,30 @@ class Examination:
                 self.examine(case)
             else:
                 self._cover(case)
+        if slow:
+            more = f" and {len(slow) - 1} more pairs" if len(slow) > 1 else ""
+            self.slow.add(f"{self.support.dtype}: {slow[0]}{more} ({TOO_SLOW})")
 
     def _huge(self) -> None:
         """Let LN610 look at a few rows repeated to very many."""
         law = next((law for law in self.active if law.id == "LN610"), None)
         if law is None or self.support.subject.capabilities.fixed_shape is not None:
             return
-        start, rows = time.monotonic(), 0
+        rows, taken = 0, 0.0
         for case in huge.cases(self.support, self.huge):
             self._pause(self.index)
-            if rows and case.repeat > rows and time.monotonic() - start > SLOW_ROWS:  # a loop over rows
-                self.slow.add(f"{case.dtype}: {case.repeat:,} rows ({rows:,} took more than {SLOW_ROWS} s)")
+            if rows and taken * case.repeat / rows > MANY_ROWS:  # a loop over rows
+                self.slow.add(f"{case.dtype}: {case.repeat:,} rows ({rows:,} took {taken:.1f} s)")
                 continue
-            rows = case.repeat
             limit = self.watch.host.limits.memory if self.watch.host else math.inf
             if not case.device.startswith("cuda") and huge.memory(case) > limit:
                 need = f"{huge.memory(case) / 2**30:.0f} GiB, --memory is {limit / 2**30:.0f} GiB"
                 self.slow.add(f"{case.dtype}: {case.repeat * case.n:,} elements ({need})")
                 continue
             evaluation = Evaluation(case, self.evaluator)
-            before = self.watch.trouble()
+            before, spent = self.watch.trouble(), self.stopwatch.seconds["subject"]
             outcome = judge(law, evaluation)
+            rows, taken = case.repeat, self.stopwatch.seconds["subject"] - spent
             if self._crashed(before):
                 self.watch.blame(law)
                 continue
@@ -178,7 +185,7 @@ class Examination:
         self._pause(self.index)
         slow = self.support.predicted(case.size, case.rows) > SLOW
         if slow or self.watch.alike(case):
-            why = f"over {SLOW:g} s by the warm-up's estimate" if slow else "like one that crashed"
+            why = TOO_SLOW if slow else "like one that crashed"
             self.slow.add(f"{self.support.dtype}: N={case.n}, rows={case.rows} ({why})")
             return 0.0
         self.examples += 1

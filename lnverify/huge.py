@@ -24,12 +24,13 @@ BEYOND = (1 << 31, 1 << 32)
 
 
 def cases(support: Support, huge: bool) -> Iterator[Case]:
-    """Two cases beyond the largest grid of blocks; with `huge` also those beyond 2^31 and 2^32 elements."""
+    """Two cases beyond the largest grid of blocks; with `huge` also those beyond 2^31 and 2^32 elements, these without
+    gradients, which would need twice the memory."""
     yield _case(support, 8, MANY)
     yield _case(support, 2, MORE)
     if huge:
         for elements in BEYOND:
-            yield _case(support, COLUMNS, elements // COLUMNS + 3)
+            yield replace(_case(support, COLUMNS, elements // COLUMNS + 3), requires_grad=())
 
 
 def memory(case: Case) -> int:
@@ -41,6 +42,6 @@ def _case(support: Support, n: int, rows: int) -> Case:
     weight, bias = AFFINE[support.affine[0]]
     case = build({
         "dtype": support.dtype, "batch": [PERIOD], "shape": [n], "regime": "normal", "mean": 0.5, "scale": 0,
-        "eps": support.eps[0], "seed": 19, "weight": weight, "bias": bias, "dy": None, "device": support.device,
+        "eps": support.eps[0], "seed": 19, "weight": weight, "bias": bias, "dy": "integers", "device": support.device,
     })  # fmt: skip
-    return replace(case, repeat=rows, requires_grad=())
+    return replace(case, repeat=rows)

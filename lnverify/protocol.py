@@ -14,7 +14,7 @@ from lnverify.floats import FloatArray
 
 LAYOUTS = (
     "contiguous", "transposed", "strided", "reversed", "offset", "expanded", "permuted", "swapped", "padded", "skipped",
-    "sliced", "output",
+    "sliced", "cropped", "shifted", "output",
 )  # fmt: skip
 HISTORIES = (
     "",
@@ -39,7 +39,14 @@ HISTORIES = (
 CROWD = 33  # later calls of the history 'crowded': more than a model of 16 blocks makes
 BETWEEN = 16  # bytes of an element that whoever answers may need besides x and y: four arrays of float32
 OUT_OF_MEMORY = ("MemoryError", "OutOfMemoryError")  # how a refusal for want of memory begins
+EVERY = 1024  # of so many repetitions of a few rows, one has a dy that is not zero
 GRAD_MODES = ("enabled", "no_grad", "inference")
+
+
+def live_rows(rows: int, period: int) -> list[int]:
+    """Rows whose dy is not zero, where `period` rows are repeated to so many: one repetition of 1024, and the last."""
+    starts = (*range(0, max(rows - period, 1), EVERY * period), max(rows - period, 0))
+    return sorted({row for start in starts for row in range(start, min(start + period, rows))})
 
 
 @dataclass(frozen=True)
@@ -53,9 +60,10 @@ class Request:
     and blocks the same for every argument and output: dh, tcy, d2h, d2dcy (lnverify.operation).
     layouts: how each array lies in memory (one of LAYOUTS). 'transposed', 'permuted', 'swapped': the last two
     dimensions, the second to the end, the first two the other way round. 'strided', 'skipped': every second index of
-    the last or first dimension of a larger array; 'padded', 'sliced': a slice of its last or second one. 'reversed':
-    step -1. 'offset': an unaligned start. 'expanded': stride 0 along every dimension in which it is constant.
-    'output' on dy: dy is the subject's own output y (the Response then carries the bits of that dy).
+    the last or first dimension of a larger array; 'padded', 'sliced', 'cropped': a slice of its last, second or third
+    one. 'reversed': step -1. 'offset': an unaligned start; 'shifted': the same, transposed. 'expanded': stride 0
+    along every dimension in which it is constant. 'output' on dy: dy is the subject's own
+    output y (the Response then carries the bits of that dy).
     requires_grad: the arguments that require a gradient; wanted gradients are among them.
     history: what happens besides the call. 'overwritten': an earlier call on other numbers in the same memory.
     'followed': a later call on other numbers before the results are read, between forward and backward, and a later
@@ -71,6 +79,8 @@ class Request:
     'deterministic': under torch.use_deterministic_algorithms, the backward too.
     repeat: rows, where it is not 0: x is a few rows that are repeated to so many by whoever answers; y is then that of
     the first ones, `odd` holds the rows of y (at most 64) that differ in bits from theirs, `odd_rows` their numbers.
+    Where gradients are wanted, dy is zero but in `live_rows`, where it is repeated as x is; dx is that of these rows,
+    `odd` holds rows of dx elsewhere (at most 64) that are not zero, `odd_rows` their numbers.
     module_action (modules only): '' sets the parameters of a new module from the arrays; 'state_dict',
     'deepcopy' and 'to' then send it through that round trip first ('to': made in float32, moved to the dtype);
     'initial', 'initial:no_affine', 'initial:no_bias' run a new module as it is, and `initial_weight` and

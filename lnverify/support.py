@@ -7,6 +7,7 @@ kind, is a finding (LN606). An ordinary input is 2 rows of 8, mean 0.5, every pa
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,7 +17,10 @@ from lnverify.floats import round_values
 from lnverify.recipes import build
 from lnverify.subject import Subject
 
+SLOW = 2.0  # seconds that one case may take by the warm-up's estimate; slower shapes are not examined
 SLOW_CALL = 0.5  # seconds: what is as slow as that is timed well enough by one call
+SURE = 0.05  # seconds of a call beside which the noise of a busy machine is small
+MOST = {"elements": 1 << 22, "rows": 65600}  # of the cases that an estimate decides on
 EPS = (1e-5, 0.0, 1e-12, 1e-8, 1e-3, 0.1, 10.0)
 AFFINE = {"both": ("normal", "normal"), "weight": ("normal", None), "bias": (None, "normal"), "none": (None, None)}
 AFFINE_TEXT = {
@@ -189,25 +193,47 @@ def _seconds(
 ) -> tuple[float, float, float]:
     """Time of an ordinary call, per element of a wide one and per row of a tall one.
 
-    The fastest of three calls after one that warms up: on a busy machine a single one may take ten times as long, and
-    shapes would be left out for nothing.
+    A wide or tall call that forbids the largest cases is made larger until it takes so long that noise cannot be the
+    reason: what is examined must not depend on how busy the machine is.
     """
     fixed = subject.capabilities.fixed_shape
     small = ordinary(subject, dtype, device, affine)
-    wide = ordinary(subject, dtype, device, affine, batch=[2], shape=list(fixed or (4096,)))
-    tall = ordinary(subject, dtype, device, affine, batch=[64], shape=list(fixed or (8,)))
-    times = []
-    for case in (small, wide, tall):
-        taken = []
-        for _ in range(4):
-            start = time.perf_counter()
-            subject.run(case.request("y", *grads))
-            taken.append(time.perf_counter() - start)
-            if sum(taken) > SLOW_CALL:
+    base = _fastest(subject, small, grads)
+
+    def share(most: int, counts: tuple[int, ...], case: Callable[[int], Case], count: Callable[[Case], int]) -> float:
+        per = 0.0
+        for larger in counts:
+            asked = case(larger)
+            taken = _fastest(subject, asked, grads)
+            per = max(taken - base, 0.0) / max(count(asked) - count(small), 1)
+            if taken > SURE or per * most <= SLOW / 4:
                 break
-        times.append(min(taken[1:] or taken))
-    per_element = max(times[1] - times[0], 0.0) / max(wide.size - small.size, 1)
-    return times[0], per_element, max(times[2] - times[0], 0.0) / (tall.rows - small.rows)
+        return per
+
+    def wide(n: int) -> Case:
+        return ordinary(subject, dtype, device, affine, batch=[2], shape=list(fixed or (n,)))
+
+    def tall(rows: int) -> Case:
+        return ordinary(subject, dtype, device, affine, batch=[rows], shape=list(fixed or (8,)))
+
+    return (
+        base,
+        share(MOST["elements"], (1 << 12, 1 << 15, 1 << 18), wide, lambda case: case.size),
+        share(MOST["rows"], (1 << 6, 1 << 10, 1 << 14), tall, lambda case: case.rows),
+    )
+
+
+def _fastest(subject: Subject, case: Case, grads: tuple[str, ...]) -> float:
+    """Seconds of the fastest of three calls after one that warms up: on a busy machine a single one may take ten times
+    as long."""
+    taken = []
+    for _ in range(4):
+        start = time.perf_counter()
+        subject.run(case.request("y", *grads))
+        taken.append(time.perf_counter() - start)
+        if sum(taken) > SLOW_CALL:
+            break
+    return min(taken[1:] or taken)
 
 
 def require_dtypes(subject: Subject, wanted: tuple[str, ...] | None) -> tuple[str, ...]:

@@ -51,7 +51,10 @@ def test_strides_are_what_the_layouts_say():
     assert place(same, "expanded").strides == (0, 0, 1)
     assert place(x, "expanded").strides == (12, 4, 1)
     assert place(FloatArray.of(np.ones((2, 3)), "float16"), "expanded").strides == (0, 0)
+    assert (place(x, "shifted").strides, place(x, "shifted").offset) == ((12, 1, 3), 3)
+    assert (place(x, "cropped").strides, place(x, "sliced").strides) == ((24, 4, 1), (24, 4, 1))
     four = FloatArray.of(np.zeros((2, 3, 4, 5)), "float32")
+    assert place(four, "cropped").strides == (105, 35, 5, 1)
     assert place(four, "permuted").strides == (60, 1, 15, 3)  # channels last
     gaps = place(x, "strided").buffer[1::2]
     assert (gaps == NAN_BITS["float32"]).all()

@@ -10,7 +10,7 @@ import pytest
 
 from lnverify.errors import SignatureError
 from lnverify.floats import FloatArray
-from lnverify.protocol import LAYOUTS
+from lnverify.protocol import LAYOUTS, live_rows
 from lnverify.subject import declare
 from lnverify.target import resolve
 from tests.adapter_samples import (
@@ -271,6 +271,19 @@ def test_a_few_rows_are_repeated_and_what_differs_comes_back():
     wrong = ask(resolve(loses), given, "y", requires_grad=(), repeat=70001)
     np.testing.assert_array_equal(wrong.arrays["odd_rows"].values, np.arange(65535, 65535 + 64))
     assert not wrong.arrays["odd"].values.any()
+
+
+def test_gradients_of_many_rows_come_from_those_that_have_a_dy():
+    """Of 7 rows that become 70001 a few repetitions have a dy: gradients are those of these rows alone."""
+    given = arrays(shape=(7, 8))
+    live = live_rows(70001, 7)
+    assert (live[:8], live[-7:]) == ([0, 1, 2, 3, 4, 5, 6, 7168], list(range(69994, 70001)))
+    kinds = np.array(live) % 7
+    alone = expected({k: FloatArray(a.dtype, a.bits[kinds]) if k in ("x", "dy") else a for k, a in given.items()})
+    found = ask(resolve(plain), given, "dx", "dweight", "dbias", repeat=70001)
+    for name in ("dx", "dweight", "dbias"):
+        np.testing.assert_allclose(found.arrays[name].values, alone[name], rtol=1e-9, atol=1e-12)
+    assert found.arrays["odd"].shape == (0, 8)
 
 
 def test_what_would_not_fit_is_refused_before_it_is_allocated():

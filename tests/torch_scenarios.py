@@ -112,6 +112,24 @@ def sliced(f: Any) -> Any:
     return f(normal(2, 5, 6, grad=False)[:, :3], SHAPE, None, None, 1e-5)
 
 
+def middle_of_dy(f: Any) -> Any:
+    """Gradients for a dy that is a part of a larger one in its second dimension."""
+    x, w, b = normal(2, 3, 4, 6), normal(6, seed=1), normal(6, seed=2)
+    dy = normal(2, 3, 7, 6, seed=3, grad=False)[:, :, :4]
+    return torch.autograd.grad(f(x, SHAPE, w, b, 1e-5), (x, w, b), dy)
+
+
+def transposed_rest(f: Any) -> Any:
+    """Y of the transposed rest of a batch, without gradients."""
+    with torch.no_grad():
+        return f(normal(4, 6, 3, grad=False)[2:].mT, (6,), None, None, 1e-5)
+
+
+def part_of_a_weight(f: Any) -> Any:
+    """Y with a weight that is a part of a larger matrix."""
+    return f(normal(4, 2, 3, grad=False), (2, 3), normal(2, 5, seed=1, grad=False)[:, :3], None, 1e-5)
+
+
 def padded(f: Any) -> Any:
     """Y of the first columns of a wider matrix."""
     return f(normal(4, 9, grad=False)[:, :6], SHAPE, None, None, 1e-5)
@@ -282,6 +300,21 @@ def far_down(f: Any) -> Any:
 def very_far_down(f: Any) -> Any:
     """The last of 262145 rows."""
     return f(normal(262145, 2, grad=False), (2,), None, None, 1e-5)[-1]
+
+
+def gradients_of_very_many(f: Any) -> Any:
+    """Gradients of the parameters of 2^20 + 3 rows."""
+    x, w, b = normal((1 << 20) + 3, 2, grad=False), normal(2, seed=1), normal(2, seed=2)
+    dy = torch.zeros_like(x)
+    dy[-3:] = 1.0
+    return torch.autograd.grad(f(x, (2,), w, b, 1e-5), (w, b), dy)
+
+
+def long_row(f: Any) -> Any:
+    """The last numbers of a long row, whose last element lies far off."""
+    x = torch.arange(262145.0, dtype=torch.float64) % 8
+    x[-1] = 100.0
+    return f(x[None], (262145,), None, None, 1e-5)[:, -4:]
 
 
 def no_elements(f: Any) -> Any:

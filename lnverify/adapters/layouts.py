@@ -15,7 +15,12 @@ from lnverify.floats import FORMATS, BitsArray, FloatArray, encode
 NAN_BITS = {name: int(encode(np.array(np.nan), name)) for name in FORMATS}
 OFFSET = 3  # odd, so that no vector load is aligned
 MOVED = {"transposed": (-2, -1), "permuted": (1, -1), "swapped": (0, 1)}  # the axis, and where it lies in memory
-LARGER = {"padded": -1, "skipped": 0, "sliced": 1}  # the axis along which the array is a part of a larger one
+LARGER = {
+    "padded": -1,
+    "skipped": 0,
+    "sliced": 1,
+    "cropped": 2,
+}  # the axis along which the array is a part of a larger one
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,9 +64,13 @@ def place(array: FloatArray, layout: str = "contiguous", negative: bool = True) 
         buffer = np.ascontiguousarray(bits[..., ::-1])
         buffer = buffer.copy() if buffer is bits or buffer.base is bits else buffer
         return Placed(buffer.reshape(-1), buffer[..., ::-1])
-    if layout == "offset":
+    if layout in ("offset", "shifted"):
         buffer = np.full(bits.size + 2 * OFFSET + 1, NAN_BITS[array.dtype], bits.dtype)
-        view = buffer[OFFSET : OFFSET + bits.size].reshape(bits.shape)
+        inner = buffer[OFFSET : OFFSET + bits.size]
+        shape = bits.shape
+        view = (
+            inner.reshape(shape) if layout == "offset" else inner.reshape(*shape[:-2], *shape[:-3:-1]).swapaxes(-1, -2)
+        )
         view[...] = bits
         return Placed(buffer, view)
     if layout == "expanded" and bits.size:
@@ -74,6 +83,10 @@ def effective(layout: str, rank: int) -> str:
     """The layout that an array of so many dimensions can have: a simpler one where it has too few."""
     if layout == "permuted" and rank < 3:
         layout = "transposed"
+    if layout == "cropped" and rank < 4:
+        layout = "sliced"
+    if layout == "shifted" and rank < 2:
+        layout = "offset"
     if layout in ("swapped", "sliced") and rank < 3:
         layout = "padded"
     if (layout == "transposed" and rank < 2) or (rank == 0 and layout != "offset"):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from lnverify.floats import FloatArray
-from lnverify.protocol import BETWEEN
+from lnverify.protocol import BETWEEN, live_rows
 
 BLOCK = 1 << 22  # elements that are compared at a time
 SHOWN = 64  # rows that are given back
@@ -17,7 +17,7 @@ Tensors = Mapping[str, Any]
 
 
 def repeated(run: Any, leaves: Tensors, call: Callable[[Tensors], Any]) -> None:
-    """Give y of the first rows, and the rows that differ from theirs (Request.repeat).
+    """Give what is wanted of very many rows (Request.repeat).
 
     run: the request in progress (torch_call). Raises MemoryError, before anything is allocated, where it may not
     fit.
@@ -34,23 +34,64 @@ def repeated(run: Any, leaves: Tensors, call: Callable[[Tensors], Any]) -> None:
     many = torch.empty((rows, *x.shape[1:]), dtype=x.dtype, device=x.device)
     for start in range(0, rows, step):
         many[start : start + step] = block[: rows - start]
+    if "y" not in run.request.wanted:
+        _gradients(run, {**leaves, "x": many}, call, period)
+        return
     with torch.no_grad():
         y = run.first(call({**leaves, "x": many}))
-    if y.shape != many.shape:
-        raise TypeError(f"y has shape {tuple(y.shape)}, {tuple(many.shape)} is due")
+    _demand(y, many)
     run.give("y", y[:period])
     whole = {2: torch.int16, 4: torch.int32, 8: torch.int64}[y.element_size()]
     bits = y.detach().reshape(rows, n).view(whole)
-    expected = bits[:period].repeat(step // period, 1)
-    odd: list[int] = []
-    for start in range(0, rows, step):
-        part = bits[start : start + step]
-        found = (part != expected[: part.shape[0]]).any(1).nonzero().flatten()
-        odd += (found[: SHOWN - len(odd)] + start).tolist()
-        if len(odd) == SHOWN:
+    _odd(run, y, bits, bits[:period].repeat(step // period, 1))
+
+
+def _gradients(run: Any, leaves: dict[str, Any], call: Callable[[Tensors], Any], period: int) -> None:
+    """The gradients of very many rows, dy being zero in most."""
+    import torch
+
+    many, names = leaves["x"], run.request.requires_grad
+    leaves["x"] = many.requires_grad_("x" in names)
+    with torch.enable_grad():
+        y = run.first(call(leaves))
+    _demand(y, many)
+    if not y.requires_grad:
+        return
+    run.state.phase = "backward"
+    live = torch.tensor(live_rows(len(many), period), device=many.device)
+    dy = torch.zeros_like(y, memory_format=torch.contiguous_format)
+    dy[live] = run.fresh("dy")[live % period]
+    found = torch.autograd.grad(y, [leaves[name] for name in names], dy, allow_unused=True)
+    for name, grad in zip(names, found, strict=True):
+        if grad is None or f"d{name}" not in run.request.wanted:
+            continue
+        run.give(f"d{name}", grad[live] if name == "x" else run.as_asked(grad, name, leaves))
+        if name == "x":
+            rest = grad.detach().reshape(len(many), -1).clone()
+            rest[live] = 0
+            _odd(run, grad, rest, torch.zeros_like(rest[:1]))
+
+
+def _demand(y: Any, x: Any) -> None:
+    if y.shape != x.shape:
+        raise TypeError(f"y has shape {tuple(y.shape)}, {tuple(x.shape)} is due")
+
+
+def _odd(run: Any, tensor: Any, matrix: Any, expected: Any) -> None:
+    """Give the rows of a tensor whose values are not the expected ones, at most SHOWN.
+
+    matrix: the values, (rows, n). expected: (rows of a block, n), or one row for all.
+    """
+    found: list[int] = []
+    step = len(expected) if len(expected) > 1 else BLOCK
+    for start in range(0, len(matrix), step):
+        part = matrix[start : start + step]
+        odd = (part != expected[: len(part)]).any(1).nonzero().flatten()
+        found += (odd[: SHOWN - len(found)] + start).tolist()
+        if len(found) == SHOWN:
             break
-    run.give("odd", y[odd])
-    run.state.arrays["odd_rows"] = FloatArray.of(np.array(odd, dtype=np.float64), "float64")
+    run.give("odd", tensor[found])
+    run.state.arrays["odd_rows"] = FloatArray.of(np.array(found, dtype=np.float64), "float64")
 
 
 def _free(device: Any) -> int:

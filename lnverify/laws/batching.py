@@ -10,7 +10,7 @@ from lnverify.case import single
 from lnverify.evaluation import Evaluation
 from lnverify.floats import FORMATS, FloatArray, distance, quantum
 from lnverify.law import INAPPLICABLE, Outcome, law
-from lnverify.protocol import OUT_OF_MEMORY
+from lnverify.protocol import OUT_OF_MEMORY, Response, live_rows
 
 ROWS = "Ba, Kiros, Hinton (2016), section 3: every case has statistics of its own"
 ROWS_CAUSE = "rows of a batch influence each other"
@@ -251,9 +251,10 @@ def answers(ev: Evaluation) -> Outcome:
      source="grids of 65535 blocks, and 32-bit indices: NVIDIA/apex#411; --huge for 2^31, 2^32 elements")  # fmt: skip
 def many_rows(ev: Evaluation) -> Outcome:
     """Of a few rows that are repeated to very many, each is as right as it is alone: y of every row keeps the bound of
-    LN101.
+    LN101, and the gradients for a dy that is zero in most rows keep those of LN201 to LN203.
 
-    Rows whose bits are those of their first occurrence are as right as that. 70001 and 1100003 rows are asked of every
+    Rows whose bits are those of their first occurrence are as right as that. Rows without dy add exact zeros to the
+    sums: what these may deviate is what it is without them. 70001 and 1100003 rows are asked of every
     subject in torch; --huge asks for more than 2^31 and 2^32 elements, where they fit into memory.
     """
     case = ev.case
@@ -283,7 +284,7 @@ def many_rows(ev: Evaluation) -> Outcome:
     at = np.unravel_index(int(np.argmax(ratio)), ratio.shape)
     worst = float(ratio[at])
     if worst <= 1:
-        return Outcome("holds", worst, "y")
+        return _gradients_of_many(ev, worst)
     row, column = int(rows[at[0]]), int(at[1])
     due, got = float(exact.hi[kind[at[0]], column]), float(values[at])
     text = (
@@ -291,3 +292,31 @@ def many_rows(ev: Evaluation) -> Outcome:
     )
     return Outcome("violated", worst, "y", (row, column), text, "rows far down a batch are wrong", due, got,
                    float(bound[at]), case)  # fmt: skip
+
+
+def _gradients_of_many(ev: Evaluation, worst: float) -> Outcome:
+    """The gradients of very many rows, judged as those of the rows alone that have a dy."""
+    case = ev.case
+    wanted = [g for g in case.gradients() if g in ev.subject.capabilities.outputs]
+    response = ev.ask(*wanted) if wanted else Response()
+    if response.refusal is not None and not response.refusal.startswith(OUT_OF_MEMORY):
+        text = f"The backward of {case.repeat:,} rows of {case.n} is refused: {response.refusal}"
+        return Outcome("crashed", np.inf, wanted[0], (), text, "many rows are refused", case=case)
+    kinds = np.array(live_rows(case.repeat, case.rows)) % case.rows
+    arrays = {k: FloatArray(a.dtype, a.bits[kinds]) if k in ("x", "dy") else a for k, a in case.arrays.items()}
+    alone = ev.again(replace(case, arrays=arrays, repeat=0, recipe=None))
+    if alone.response.refusal is not None or any(alone.settle(g)[1] == "violated" for g in wanted):
+        return Outcome("holds", worst, "y")  # LN201 to LN203 say so
+    where = f"Of {case.repeat:,} rows of {case.n}, with a dy that is zero in all but {len(kinds)}"
+    answered = alone.answered(response)
+    for name in wanted if response.arrays else ():
+        judgement, kind = answered.settle(name)
+        if kind == "violated" or judgement.state == "shape":
+            return judgement.blame(where, f"{name} of many rows is wrong", case)
+        worst = max(worst, judgement.ratio if kind == "holds" else 0.0)
+    odd = response.arrays.get("odd")
+    if odd is not None and odd.size:
+        row, value = int(response.arrays["odd_rows"].values[0]), float(odd.values.ravel()[0])
+        text = f"{where}, row {row:,} has none, and its dx is not zero: {value:.9g}."
+        return Outcome("violated", np.inf, "dx", (row, 0), text, "dx of many rows is wrong", 0.0, value, 0.0, case)
+    return Outcome("holds", worst, "y")

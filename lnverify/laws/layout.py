@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from math import prod
 
 import numpy as np
 
@@ -12,8 +13,9 @@ from lnverify.evaluation import Evaluation
 from lnverify.floats import FloatArray
 from lnverify.law import INAPPLICABLE, Outcome, first_bad, law
 
-MATRICES = ("transposed", "padded", "strided", "skipped", "offset", "reversed")
-DEEPER = ("swapped", "sliced", "permuted")  # tell apart from the above with three dimensions or more
+MATRICES = ("transposed", "padded", "strided", "skipped", "offset", "reversed", "shifted")
+DEEPER = ("swapped", "sliced", "permuted", "shifted")  # tell apart from the above with three dimensions or more
+DEEPEST = ("cropped", "sliced", "skipped", "swapped")  # with four
 LAYOUTS_CAUSE = "the memory layout of an array is ignored"
 
 
@@ -23,7 +25,7 @@ def _choices(rank: int) -> Iterator[Mapping[str, str]]:
         yield {"x": layout}
         yield {"dy": layout}
     yield {"x": "permuted", "dy": "permuted"}
-    for layout in ("strided", "offset", "reversed"):
+    for layout in ("strided", "offset", "reversed", "padded", "transposed"):
         yield {"weight": layout, "bias": layout}
 
 
@@ -33,8 +35,18 @@ def _deeper(case: Case) -> Case | None:
     divisor = next((p for p in (2, 3, 5, 7) if case.rows % p == 0 and case.rows > p), 0)
     if batch > 1 or not divisor:
         return None
-    shape = (divisor, case.rows // divisor, *case.normalized_shape)
-    arrays = {k: FloatArray(v.dtype, v.bits.reshape(shape)) if k in ("x", "dy") else v for k, v in case.arrays.items()}
+    return _shaped(case, divisor, case.rows // divisor)
+
+
+def _shaped(case: Case, *batch: int) -> Case:
+    """The case with its first rows in a batch of that shape."""
+    rows = prod(batch)
+    arrays = {
+        k: FloatArray(v.dtype, v.bits.reshape(case.rows, -1)[:rows].reshape(*batch, *case.normalized_shape))
+        if k in ("x", "dy")
+        else v
+        for k, v in case.arrays.items()
+    }
     return replace(case, arrays=arrays, layouts={}, recipe=None)
 
 
@@ -79,6 +91,8 @@ def memory_layout(ev: Evaluation) -> Outcome:
     deeper = _deeper(case)
     if deeper is not None:
         runs.append((deeper, [{name: layout} for layout in DEEPER for name in ("x", "dy")]))
+    if case.rows >= 12 and len(case.normalized_shape) == 1:
+        runs.append((_shaped(case, 2, 3, 2), [{name: layout} for layout in DEEPEST for name in ("x", "dy")]))
     return first_bad(_try(ev.again(start), choices) for start, choices in runs)
 
 
@@ -91,15 +105,29 @@ def _try(start: Evaluation, choices: list[Mapping[str, str]]) -> Outcome:
     outcome: Outcome = INAPPLICABLE
     for choice in choices:
         layouts = {k: v for k, v in choice.items() if case.has(k)}
-        again = start.rerun(replace(case, layouts=layouts))
-        if not layouts or again.response.refusal is not None:
+        if not layouts:
             continue
-        for output in outputs:
-            judgement, kind = again.settle(output)
-            if kind == "violated":
-                how = ", ".join(f"{k} {v}" for k, v in layouts.items())
-                text = f"With {how}, {judgement.sentence()} Contiguous arrays give the right result."
-                return replace(judgement.outcome(LAYOUTS_CAUSE, text), case=again.asked)
-            if kind in ("holds", "points", "last place"):
-                outcome = Outcome("holds", min(judgement.ratio, 1.0), output)
+        how = ", ".join(f"{k} {v}" for k, v in layouts.items())
+        found = _judged(start.rerun(replace(case, layouts=layouts)), outputs, how)
+        if not found.bad and "dy" not in layouts:  # the path of inference reads memory in ways of its own
+            plain = replace(case, layouts=layouts, grad_mode="no_grad", requires_grad=())
+            found = _judged(start.rerun(plain.forward_alone()), ["y"], f"{how}, under no_grad")
+        if found.bad:
+            return found
+        outcome = found if found.informative else outcome
+    return outcome
+
+
+def _judged(again: Evaluation, outputs: list[str], how: str) -> Outcome:
+    """The outputs of one layout."""
+    outcome: Outcome = INAPPLICABLE
+    if again.response.refusal is not None:
+        return outcome
+    for output in outputs:
+        judgement, kind = again.settle(output)
+        if kind == "violated":
+            text = f"With {how}, {judgement.sentence()} Contiguous arrays give the right result."
+            return replace(judgement.outcome(LAYOUTS_CAUSE, text), case=again.asked)
+        if kind in ("holds", "points", "last place"):
+            outcome = Outcome("holds", min(judgement.ratio, 1.0), output)
     return outcome

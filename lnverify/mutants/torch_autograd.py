@@ -31,6 +31,7 @@ from lnverify.mutants.torch_parts import (
 )
 from lnverify.mutants.torch_second_order import SECOND_ORDER
 from lnverify.mutants.torch_shapes import SHAPES
+from lnverify.mutants.torch_strides import TORCH_STRIDES
 from lnverify.mutants.torch_transforms import TRANSFORMS
 
 Three = tuple[Tensor | None, Tensor | None, Tensor | None]
@@ -267,6 +268,7 @@ MUTANTS = [
     *OUTLIVED,
     *SECOND_ORDER,
     *SHAPES,
+    *TORCH_STRIDES,
     *TRANSFORMS,
     *MODULES,
 ]  # fmt: skip

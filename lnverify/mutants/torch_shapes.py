@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from lnverify.mutants import Mutant
-from lnverify.mutants.torch_parts import Shape, textbook
+from lnverify.mutants.torch_parts import Shape, affine, gradients, hand_written, textbook, wide
 
 
 def resized(x: Tensor, normalized_shape: Shape, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
@@ -43,7 +45,34 @@ def few_blocks(x: Tensor, normalized_shape: Shape, weight: Tensor | None, bias: 
     return torch.cat((y[: 4 * 65535], torch.zeros_like(y[4 * 65535 :])))
 
 
+def few_sums(ctx: Any, dy: Tensor, dx: Tensor, dweight: Tensor, dbias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """A grid of at most 1024 blocks of 1024 rows adds up the gradients of the parameters."""
+    if len(ctx.shape) != 1 or dy.dim() != 2 or dy.shape[0] <= 1 << 20:
+        return dx, dweight, dbias
+    x, _, _, mean, rstd = ctx.saved_tensors
+    _, *sums = gradients(dy[: 1 << 20], x[: 1 << 20], ctx.shape, None, mean[: 1 << 20], rstd[: 1 << 20])
+    return dx, sums[0], sums[1]
+
+
+def chunks_of_one_weight(
+    x: Tensor, normalized_shape: Shape, weight: Tensor | None, bias: Tensor | None, eps: float
+) -> Tensor:
+    """Rows longer than 2^18 are read in chunks; the means of all chunks count alike, that of a short last one too."""
+    if len(normalized_shape) != 1 or x.shape[-1] <= 1 << 18:
+        return textbook(x, normalized_shape, weight, bias, eps)
+    f = wide(x)
+    mean = torch.stack([part.mean(-1) for part in f.split(1 << 18, -1)]).mean(0).unsqueeze(-1)
+    rstd = (
+        torch.stack([p.mean(-1) for p in (f - mean).square().split(1 << 18, -1)]).mean(0).unsqueeze(-1) + eps
+    ).rsqrt()
+    return affine((f - mean) * rstd, weight, bias).to(x.dtype)
+
+
 SHAPES = [
+    Mutant("sums-of-2-to-20-rows", "dweight and dbias are the sums of the first 2^20 rows.", ("NVIDIA/apex#411",),
+           framework="torch", target=hand_written(few_sums), affected=("dweight", "dbias"), laws=("LN610",)),
+    Mutant("chunks-of-one-weight", "Means of chunks of a long row count alike, that of a short last chunk too.", (),
+           framework="torch", target=chunks_of_one_weight, affected=("y",), laws=("LN1", "LN2")),
     Mutant("blocks-lost", "Rows past 65535 blocks of four are not written.", ("NVIDIA/apex#411",), framework="torch",
            target=few_blocks, affected=("y",), laws=("LN610",)),
     Mutant("rows-lost-in-torch", "Without gradients, rows past 65535 are not written.", ("NVIDIA/apex#411",),

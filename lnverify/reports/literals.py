@@ -106,9 +106,11 @@ class Literals:
             return f"{text}.mT.contiguous().mT"
         if layout in ("strided", "reversed"):  # torch has no negative strides
             return f"{_padded(f'{text}.unsqueeze(-1)', 0, 1)}.flatten(-2)[..., ::2]"
-        if layout == "offset":
+        if layout in ("offset", "shifted"):
             front = f"torch.full((3,), {NAN}, dtype=torch.{array.dtype})"
-            return f"torch.cat([{front}, {text}.flatten()])[3:].view{shape!r}"
+            if layout == "offset":
+                return f"torch.cat([{front}, {text}.flatten()])[3:].view{shape!r}"
+            return f"torch.cat([{front}, {text}.mT.flatten()])[3:].view{(*shape[:-2], *shape[:-3:-1])!r}.mT"
         if layout == "permuted":
             return f"{text}.movedim(1, -1).contiguous().movedim(-1, 1)"
         if layout == "swapped":
@@ -119,6 +121,8 @@ class Literals:
             return f"{_padded(text, 0, shape[-1])}[..., :{shape[-1]}]"
         if layout == "sliced":
             return f"{_padded(text, rank - 2, shape[1])}[:, :{shape[1]}]"
+        if layout == "cropped":
+            return f"{_padded(text, rank - 3, shape[2])}[:, :, :{shape[2]}]"
         raise UnwritableError
 
 
