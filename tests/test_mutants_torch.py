@@ -53,6 +53,7 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "second-derivative-off": transform.second_tangent,
     "third-derivative-off": transform.third_order,
     "vmap-first-parameters": transform.own_parameters,
+    "vmap-bias-alone": transform.biases_alone,
     "parameters-resized": plain.longer_weight,
     "empty-rows-padded": plain.no_elements,
     "rows-lost-in-torch": plain.far_down,
@@ -114,8 +115,9 @@ CLASSES: dict[str, Callable[[Any], Any]] = {
 # What a written autograd function cannot do: forward mode, vmap, a third derivative.
 COMPOSED = (
     "jvp-without-mean", "jvp-without-parameters", "jvp-wants-x", "second-derivative-off", "third-derivative-off",
-    "tangent-lost-in-backward", "vmap-first-parameters", "vmap-parameters-alone", "vmap-other-dimension",
-    "vmap-result-elsewhere", "vmap-samples-as-rows", "vmap-weight-for-rows", "jvp-weight-without-bias",
+    "tangent-lost-in-backward", "vmap-first-parameters", "vmap-parameters-alone", "vmap-bias-alone",
+    "vmap-other-dimension", "vmap-result-elsewhere", "vmap-samples-as-rows", "vmap-weight-for-rows",
+    "jvp-weight-without-bias",
 )  # fmt: skip
 
 

@@ -72,7 +72,8 @@ def test_the_capabilities_follow_from_the_signature():
     full = resolve("torch.nn.functional.layer_norm").capabilities
     second = ("ty", "d2x", "d2weight", "d2bias", "d2dy")
     transforms = ("tty", "rty", "fdx", "d3x", "vmap", "vmap_last", "vmap_parameters", "vmap_samples")
-    assert full.outputs == ("y", *GRADIENTS, *second, *transforms)
+    some = ("x", "weight", "bias", "x_weight", "x_bias", "weight_bias")
+    assert full.outputs == ("y", *GRADIENTS, *second, *transforms, *(f"vmap_of_{chosen}" for chosen in some))
     assert (full.eps, full.max_dims, full.affine) == (None, None, ("both", "weight", "bias", "none"))
     native = resolve("torch.ops.aten.native_layer_norm").capabilities
     assert native.outputs[:3] == ("y", "mean", "rstd")

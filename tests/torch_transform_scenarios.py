@@ -91,6 +91,12 @@ def weights_alone(f: Any) -> Any:
     return torch.func.vmap(lambda w: f(x, SHAPE, w, None, 1e-5))(torch.stack([w, w * 2, w * 3]))
 
 
+def biases_alone(f: Any) -> Any:
+    """Y of one x and one weight with several biases."""
+    x, w, b = inputs(grad=False)
+    return torch.func.vmap(lambda b: f(x, SHAPE, w, b, 1e-5))(torch.stack([b, b * 2, b * 3]))
+
+
 def batch_last(f: Any) -> Any:
     """Y where the batch is the last dimension of x."""
     x = normal(6, 6, 6, grad=False)

@@ -3,18 +3,25 @@ derivative, vmap, and gradients through returned statistics.
 
 Every transform is one wanted output of a request ('vmap': y and the first gradients, as they are without it;
 'vmap_last': the same with the batch of x in its last dimension; 'vmap_parameters': y of every row of x under a
-batch of parameters).
+batch of parameters; 'vmap_of_x_bias' and so on: the same as 'vmap' of all rows at once, a sample among others that have
+another x and bias, and the weight of all).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from itertools import combinations
 from typing import Any
 
 from lnverify.adapters.calling import split
 
-TRANSFORMS = ("tty", "rty", "fdx", "d3x", "vmap", "vmap_last", "vmap_parameters", "vmap_samples", "statistics_dx")
+# What vmap may have a batch of, the rest being the same for all samples; 'vmap' gives everything a batch.
+BATCHED = tuple(chosen for count in (1, 2) for chosen in combinations(("x", "weight", "bias"), count))
+OF = {"vmap_of_" + "_".join(chosen): chosen for chosen in BATCHED}
+TRANSFORMS = (
+    "tty", "rty", "fdx", "d3x", "vmap", "vmap_last", "vmap_parameters", "vmap_samples", "statistics_dx", *OF,
+)  # fmt: skip
 Tensors = Mapping[str, Any]
 Call = Callable[[Tensors], Any]
 
@@ -30,7 +37,7 @@ def transformed(run: Any, name: str, leaves: Tensors, call: Call) -> None:
     transforms: dict[str, Callable[[Any, Tensors, Call], None]] = {
         "tty": _nested, "rty": _of_jvp, "fdx": _of_vjp, "d3x": _third, "vmap": _vmap,
         "vmap_last": partial(_vmap, last=True), "vmap_parameters": _vmap_parameters, "vmap_samples": _vmap_samples,
-        "statistics_dx": _of_statistics,
+        "statistics_dx": _of_statistics, **{name: partial(_vmap_of, chosen) for name, chosen in OF.items()},
     }  # fmt: skip
     transforms[name](run, leaves, call)
 
@@ -135,6 +142,30 @@ def _vmap_parameters(run: Any, leaves: Tensors, call: Call) -> None:
     rows = torch.arange(x.shape[0], device=x.device)
     following = (rows + 1) % x.shape[0]
     run.give("y", y[following, rows] / scale[following].reshape(-1, *[1] * (x.dim() - 1)))
+
+
+def _vmap_of(chosen: tuple[str, ...], run: Any, leaves: Tensors, call: Call) -> None:
+    """y and the first gradients of the chosen arguments for the second of three samples, the others having other values
+    of these."""
+    import torch
+
+    values = {name: leaf.detach() for name, leaf in leaves.items()}
+    batches = [torch.stack([values[name] * -2 + 1, values[name], values[name] * 0.5 - 2]) for name in chosen]
+
+    def one(*given: Any) -> Any:
+        return run.first(call({**values, **dict(zip(chosen, given, strict=True))}))
+
+    def pulled(dy: Any, *given: Any) -> Any:
+        return torch.func.vjp(one, *given)[1](dy)
+
+    y = torch.func.vmap(one)(*batches)
+    run.give("y", y[1] if y.shape == (3, *values["x"].shape) else y)
+    wanted = [name for name in chosen if f"d{name}" in run.request.wanted]
+    if wanted:
+        dy = run.fresh("dy")
+        grads = dict(zip(chosen, torch.func.vmap(pulled)(torch.stack([dy * 2, dy, dy * 3]), *batches), strict=True))
+        for name in wanted:
+            run.give(f"d{name}", grads[name][1])
 
 
 def _vmap_samples(run: Any, leaves: Tensors, call: Call) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import chain, combinations
 
 import numpy as np
 
@@ -108,7 +109,7 @@ def vmap(ev: Evaluation) -> Outcome:
     LN203, with the batch of x in its first dimension and in its last; each sample, of one row or of three, has a weight
     and a bias of its own, powers of two times the given ones, which cancel exactly. With a weight also vmap over the
     parameters alone, x being the same for all, and the gradients of each sample under parameters that all share, whose
-    sum is that of the batch."""
+    sum is that of the batch; and with a batch of some of x, weight and bias alone."""
     case = ev.case
     if case.rows < 2 or not case.n or case.layouts.get("dy") == "output" or _with(ev, ()) is None:
         return INAPPLICABLE
@@ -125,12 +126,21 @@ def vmap(ev: Evaluation) -> Outcome:
     square = ev.again(_by_rows(_square(case)))
     ways = [_under_vmap(square, outputs, "vmap_last")] if _right(square, outputs) else []
     if not case.has("weight"):
-        return first_bad((outcome, *ways))
-    return first_bad((
-        *ways,
-        _under_vmap(start, ["y"], "vmap_parameters"),
-        _under_vmap(start, start.case.gradients(), "vmap_samples"),
+        return first_bad(chain((outcome, *ways), _selections(start)))
+    return first_bad(chain(
+        ways,
+        [_under_vmap(start, ["y"], "vmap_parameters"), _under_vmap(start, start.case.gradients(), "vmap_samples")],
+        _selections(start),
     ))  # fmt: skip
+
+
+def _selections(start: Evaluation) -> Iterator[Outcome]:
+    """With a batch of some of the arguments alone."""
+    present = [a for a in ("x", "weight", "bias") if start.case.has(a)]
+    for count in range(1, min(len(present), 3)):
+        for chosen in combinations(present, count):
+            outputs = ["y", *(f"d{a}" for a in chosen if f"d{a}" in start.case.gradients())]
+            yield _under_vmap(start, outputs, "vmap_of_" + "_".join(chosen))
 
 
 WAYS = {
@@ -157,7 +167,8 @@ def _under_vmap(start: Evaluation, outputs: Sequence[str], name: str) -> Outcome
     for output in outputs:
         judgement = again.judge(output)
         if judgement.state == "violated":
-            text = f"{WAYS[name]}, {judgement.sentence()} One call gives the right result."
+            way = WAYS.get(name) or f"Under vmap over {name.removeprefix('vmap_of_').replace('_', ' and ')} alone"
+            text = f"{way}, {judgement.sentence()} One call gives the right result."
             return replace(judgement.outcome("vmap is wrong", text), case=start.case)
         if judgement.state == "holds":
             outcome = Outcome("holds", judgement.ratio, output)

@@ -29,9 +29,10 @@ def _sample(t: Any, dim: int | None, number: int) -> Any:
 class _Batched(Composed):
     """A batching rule of its own; the extra argument says what it forgets.
 
-    'parameters': that they have a batch. 'alone': that they may have one where x has none. 'dimension': that the batch
-    of x need not come first, whose memory is read as if it did. 'result': that what it returns has the batch first.
-    'rows': that a weight for each sample is none for each row, where there are as many.
+    'parameters': that they have a batch. 'bias': that it may have one where the weight has none. 'alone': that they may
+    have one where x has none. 'dimension': that the batch of x need not come first, whose memory is read as if it did.
+    'result': that what it returns has the batch first. 'rows': that a weight for each sample is none for each row,
+    where there are as many.
     """
 
     @staticmethod
@@ -45,6 +46,7 @@ class _Batched(Composed):
         if lost == "rows" and dims == [0, 0, 0] and x.dim() == 3 and x.shape[1] == x.shape[0]:
             return textbook(x, shape, None, None, eps) * weight + bias, 0
         first = lost == "parameters" or (lost == "alone" and dims[0] is None)
+        first |= lost == "bias" and dims[1] is None and weight is not None
         ys = [
             _Batched.apply(_sample(x, dims[0], i), shape, *(
                 _sample(t, dim, 0 if first else i) for t, dim in ((weight, dims[1]), (bias, dims[2]))
@@ -192,6 +194,8 @@ TRANSFORMS = [
        applied(_Batched, "parameters"), ("LN216",), ("pytorch/functorch#534",)),
     _m("vmap-parameters-alone", "Where x has no batch, the parameters of the first sample serve all.",
        applied(_Batched, "alone"), ("LN216",), ("pytorch/functorch#534",)),
+    _m("vmap-bias-alone", "Where the weight has no batch, the bias of the first sample serves all.",
+       applied(_Batched, "bias"), ("LN216",), ("pytorch/functorch#534",)),
     _m("vmap-other-dimension", "The batch is taken to come first.", applied(_Batched, "dimension"), ("LN216",),
        ("pytorch/functorch#534",)),
     _m("vmap-weight-for-rows", "A weight for each sample is taken for one of each row, where there are as many.",
