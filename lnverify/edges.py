@@ -37,7 +37,7 @@ SMALL = 1 << 16
 FEW_ROWS = (1, 2, 3)
 SEVERAL_ROWS = range(4, 18)
 LARGE = ((513, 1025), (1025, 513), (4097, 129))  # more than 2^19 elements, where sums over rows may go in two stages
-LONG = ((262145, 1), (1048579, 1))  # rows longer than what one pass of several blocks takes
+LONG = ((262145, 1), (524309, 1))  # rows longer than what one pass of several blocks takes
 PAIRED = 45  # of COLUMNS: the sizes around powers of two
 NARROW = 8
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import chain, combinations
+from itertools import combinations
 
 import numpy as np
 
@@ -109,7 +109,7 @@ def vmap(ev: Evaluation) -> Outcome:
     LN203, with the batch of x in its first dimension and in its last; each sample, of one row or of three, has a weight
     and a bias of its own, powers of two times the given ones, which cancel exactly. With a weight also vmap over the
     parameters alone, x being the same for all, and the gradients of each sample under parameters that all share, whose
-    sum is that of the batch; and with a batch of some of x, weight and bias alone."""
+    sum is that of the batch."""
     case = ev.case
     if case.rows < 2 or not case.n or case.layouts.get("dy") == "output" or _with(ev, ()) is None:
         return INAPPLICABLE
@@ -126,12 +126,25 @@ def vmap(ev: Evaluation) -> Outcome:
     square = ev.again(_by_rows(_square(case)))
     ways = [_under_vmap(square, outputs, "vmap_last")] if _right(square, outputs) else []
     if not case.has("weight"):
-        return first_bad(chain((outcome, *ways), _selections(start)))
-    return first_bad(chain(
-        ways,
-        [_under_vmap(start, ["y"], "vmap_parameters"), _under_vmap(start, start.case.gradients(), "vmap_samples")],
-        _selections(start),
+        return first_bad((outcome, *ways))
+    return first_bad((
+        *ways,
+        _under_vmap(start, ["y"], "vmap_parameters"),
+        _under_vmap(start, start.case.gradients(), "vmap_samples"),
     ))  # fmt: skip
+
+
+@law("LN220", name="vmap-of-some", severity="error", needs=("vmap",), dtypes=WIDE, limit=4, max_elements=1 << 10,
+     source="torch.func.vmap is a loop; pytorch/functorch#534")  # fmt: skip
+def vmap_of_some(ev: Evaluation) -> Outcome:
+    """vmap with a batch of some of x, weight and bias alone gives each sample what one call gives, in y and in the
+    gradients of what has a batch, by the bounds of LN101 and LN201 to LN203."""
+    case = ev.case
+    if case.rows == 0 or not case.n or case.layouts.get("dy") == "output" or _with(ev, ()) is None:
+        return INAPPLICABLE
+    grads = tuple(a for a in ("x", "weight", "bias") if case.has(a))
+    start = ev.again(replace(case, layouts={}, requires_grad=grads, recipe=None))
+    return first_bad(_selections(start)) if _right(start, ["y", *start.case.gradients()]) else INAPPLICABLE
 
 
 def _selections(start: Evaluation) -> Iterator[Outcome]:

@@ -32,6 +32,7 @@ KILLS: dict[str, tuple[str, str]] = {
     "LN217": ("statistics-without-gradient", "float32"),
     "LN218": ("tangent-lost-in-backward", "float64"),
     "LN219": ("double-backward-frozen-weight", "float64"),
+    "LN220": ("vmap-bias-alone", "float64"),
     "LN301": ("eps-fixed", "float32"),
     "LN302": ("bias-before-scale", "float32"),
     "LN303": ("rms-norm", "float32"),

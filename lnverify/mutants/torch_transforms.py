@@ -195,7 +195,7 @@ TRANSFORMS = [
     _m("vmap-parameters-alone", "Where x has no batch, the parameters of the first sample serve all.",
        applied(_Batched, "alone"), ("LN216",), ("pytorch/functorch#534",)),
     _m("vmap-bias-alone", "Where the weight has no batch, the bias of the first sample serves all.",
-       applied(_Batched, "bias"), ("LN216",), ("pytorch/functorch#534",)),
+       applied(_Batched, "bias"), ("LN220",), ("pytorch/functorch#534",)),
     _m("vmap-other-dimension", "The batch is taken to come first.", applied(_Batched, "dimension"), ("LN216",),
        ("pytorch/functorch#534",)),
     _m("vmap-weight-for-rows", "A weight for each sample is taken for one of each row, where there are as many.",
