@@ -38,6 +38,8 @@ FEW_ROWS = (1, 2, 3)
 SEVERAL_ROWS = range(4, 18)
 LARGE = ((513, 1025), (1025, 513), (4097, 129))  # more than 2^19 elements, where sums over rows may go in two stages
 LONG = ((262145, 1), (524309, 1))  # rows longer than what one pass of several blocks takes
+DEEP = ((1, 65539), (65539, 1))  # batches of two dimensions, one of them beyond a grid of 65535
+FEW_COLUMNS = 4
 PAIRED = 45  # of COLUMNS: the sizes around powers of two
 NARROW = 8
 
@@ -59,13 +61,20 @@ def kinds(n: int) -> int:
     return 7 if n <= 4097 else 3 if n <= 65537 else 1
 
 
-def edge(support: Support, n: int, rows: int, threads: int | None = None) -> Case:
-    """The case of one pair."""
+def deep(support: Support, profile: Profile, threads: int | None = None) -> Iterator[Case]:
+    """Cases whose many rows lie along one of two dimensions of the batch."""
+    if profile.cap >= SMALL and 3 in support.ranks:
+        for batch in DEEP:
+            yield edge(support, FEW_COLUMNS, max(batch), threads, batch)
+
+
+def edge(support: Support, n: int, rows: int, threads: int | None = None, batch: tuple[int, ...] | None = None) -> Case:
+    """The case of one pair; its rows in a batch of that shape, (rows,) by default."""
     weight, bias = AFFINE[support.affine[0]]
     return build({
-        "dtype": support.dtype, "batch": [rows], "shape": [n], "regime": "normal", "mean": 0.5, "scale": 0,
-        "eps": support.eps[0], "seed": 17, "weight": weight, "bias": bias, "dy": "integers", "tile": kinds(n),
-        "device": support.device, "threads": threads,
+        "dtype": support.dtype, "batch": list(batch or (rows,)), "shape": [n], "regime": "normal", "mean": 0.5,
+        "scale": 0, "eps": support.eps[0], "seed": 17, "weight": weight, "bias": bias, "dy": "integers",
+        "tile": kinds(n), "device": support.device, "threads": threads,
     })  # fmt: skip
 
 

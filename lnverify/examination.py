@@ -19,7 +19,7 @@ from zlib import crc32
 from lnverify import huge
 from lnverify.case import Case
 from lnverify.crashes import Watch
-from lnverify.edges import Screen, edge, sizes
+from lnverify.edges import Screen, deep, edge, sizes
 from lnverify.errors import InternalError, LnverifyError
 from lnverify.evaluation import Evaluation, Evaluator
 from lnverify.finding import Finding, Observation, Result
@@ -128,19 +128,27 @@ class Examination:
             if self.support.predicted(n * rows, rows) > SLOW:
                 slow.append(f"N={n}, rows={rows}")
                 continue
-            case = edge(self.support, n, rows, threads[number % len(threads)])
-            if self.watch.alike(case):
-                continue
-            self.screened += 1
-            failed = screen.failing(case, {output for output, times in wrong.items() if times >= WRONG_EDGES})
-            if failed:
-                wrong[failed] += 1
-                self.examine(case)
-            else:
-                self._cover(case)
+            self._screen(screen, edge(self.support, n, rows, threads[number % len(threads)]), wrong)
+        for case in deep(self.support, self.profile, threads[0]):
+            if self.support.predicted(case.size, case.rows) > SLOW:
+                slow.append(f"N={case.n}, rows={case.rows}")
+            elif wrong["answer"] < WRONG_EDGES:
+                self._screen(screen, case, wrong)
         if slow:
             more = f" and {len(slow) - 1} more pairs" if len(slow) > 1 else ""
             self.slow.add(f"{self.support.dtype}: {slow[0]}{more} ({TOO_SLOW})")
+
+    def _screen(self, screen: Screen, case: Case, wrong: Counter[str]) -> None:
+        """Screen one case, and examine it where it fails."""
+        if self.watch.alike(case):
+            return
+        self.screened += 1
+        failed = screen.failing(case, {output for output, times in wrong.items() if times >= WRONG_EDGES})
+        if failed:
+            wrong[failed] += 1
+            self.examine(case)
+        else:
+            self._cover(case)
 
     def _huge(self) -> None:
         """Let LN610 look at a few rows repeated to very many."""

@@ -112,6 +112,12 @@ def sliced(f: Any) -> Any:
     return f(normal(2, 5, 6, grad=False)[:, :3], SHAPE, None, None, 1e-5)
 
 
+def expanded_x(f: Any) -> Any:
+    """dx where every row of x is the same memory."""
+    x, (_, w, b) = normal(1, 6, grad=False).expand(4, 6).requires_grad_(), inputs()
+    return torch.autograd.grad(f(x, SHAPE, w, b, 1e-5), x, normal(4, 6, seed=3, grad=False))
+
+
 def middle_of_dy(f: Any) -> Any:
     """Gradients for a dy that is a part of a larger one in its second dimension."""
     x, w, b = normal(2, 3, 4, 6), normal(6, seed=1), normal(6, seed=2)
@@ -308,6 +314,11 @@ def gradients_of_very_many(f: Any) -> Any:
     dy = torch.zeros_like(x)
     dy[-3:] = 1.0
     return torch.autograd.grad(f(x, (2,), w, b, 1e-5), (w, b), dy)
+
+
+def long_sequence(f: Any) -> Any:
+    """The last position of a sequence of 65536."""
+    return f(normal(1, 65536, 2, grad=False), (2,), None, None, 1e-5)[:, -1]
 
 
 def long_row(f: Any) -> Any:

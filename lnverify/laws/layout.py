@@ -61,12 +61,19 @@ def _constant(case: Case) -> Case:
     return replace(case, arrays=arrays, layouts={}, recipe=None)
 
 
-def _flat(case: Case, axis: int) -> Case:
-    """A dy that is the same in all rows (axis 0), or along each of them: a stride of 0 in some dimensions alone."""
-    dy = case.arrays["dy"]
-    bits = dy.bits.reshape(case.rows, case.n)
-    flat = np.broadcast_to(bits.take([0], axis=axis), bits.shape).reshape(dy.shape).copy()
-    return replace(case, arrays={**case.arrays, "dy": FloatArray(dy.dtype, flat)})
+def _flat(case: Case, name: str, axis: int) -> Case:
+    """An x or dy that is the same in all rows (axis 0), or along each: a stride of 0 in some dimensions alone."""
+    array = case.arrays[name]
+    bits = array.bits.reshape(case.rows, case.n)
+    flat = np.broadcast_to(bits.take([0], axis=axis), bits.shape).reshape(array.shape).copy()
+    return replace(case, arrays={**case.arrays, name: FloatArray(array.dtype, flat)})
+
+
+def _again_and_again(case: Case) -> Case:
+    """An x that is the same along the first dimension of its batch alone."""
+    x = case.arrays["x"]
+    same = np.broadcast_to(x.bits[:1], x.shape).copy()
+    return replace(case, arrays={**case.arrays, "x": FloatArray(x.dtype, same)})
 
 
 @law("LN607", name="memory-layout", severity="error", limit=18, max_elements=1 << 15,
@@ -87,10 +94,12 @@ def memory_layout(ev: Evaluation) -> Outcome:
     runs: list[tuple[Case, list[Mapping[str, str]]]]
     runs = [(plain, list(_choices(len(case.arrays["x"].shape)))), (_constant(case), [expanded])]
     if case.has("dy"):
-        runs += [(_flat(plain, axis), [{"dy": "expanded"}]) for axis in (0, 1)]
+        runs += [(_flat(plain, "dy", axis), [{"dy": "expanded"}]) for axis in (0, 1)]
+    runs.append((_flat(plain, "x", 0), [{"x": "expanded"}]))
     deeper = _deeper(case)
     if deeper is not None:
         runs.append((deeper, [{name: layout} for layout in DEEPER for name in ("x", "dy")]))
+        runs.append((_again_and_again(deeper), [{"x": "expanded"}]))
     if case.rows >= 12 and len(case.normalized_shape) == 1:
         runs.append((_shaped(case, 2, 3, 2), [{name: layout} for layout in DEEPEST for name in ("x", "dy")]))
     return first_bad(_try(ev.again(start), choices) for start, choices in runs)

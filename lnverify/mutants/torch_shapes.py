@@ -45,6 +45,14 @@ def few_blocks(x: Tensor, normalized_shape: Shape, weight: Tensor | None, bias: 
     return torch.cat((y[: 4 * 65535], torch.zeros_like(y[4 * 65535 :])))
 
 
+def few_positions(x: Tensor, normalized_shape: Shape, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+    """With a batch of sequences, positions past 65535, the largest second dimension of a grid, are never written."""
+    y = textbook(x, normalized_shape, weight, bias, eps)
+    if x.dim() < 3 or len(normalized_shape) != 1 or x.shape[-2] <= 65535:
+        return y
+    return torch.cat((y[..., :65535, :], torch.zeros_like(y[..., 65535:, :])), -2)
+
+
 def few_sums(ctx: Any, dy: Tensor, dx: Tensor, dweight: Tensor, dbias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """A grid of at most 1024 blocks of 1024 rows adds up the gradients of the parameters."""
     if len(ctx.shape) != 1 or dy.dim() != 2 or dy.shape[0] <= 1 << 20:
@@ -71,6 +79,8 @@ def chunks_of_one_weight(
 SHAPES = [
     Mutant("sums-of-2-to-20-rows", "dweight and dbias are the sums of the first 2^20 rows.", ("NVIDIA/apex#411",),
            framework="torch", target=hand_written(few_sums), affected=("dweight", "dbias"), laws=("LN610",)),
+    Mutant("positions-lost", "In a batch of sequences, positions past 65535 are not written.", ("NVIDIA/apex#411",),
+           framework="torch", target=few_positions, affected=("y",), laws=("LN1",)),
     Mutant("chunks-of-one-weight", "Means of chunks of a long row count alike, that of a short last chunk too.", (),
            framework="torch", target=chunks_of_one_weight, affected=("y",), laws=("LN1", "LN2")),
     Mutant("blocks-lost", "Rows past 65535 blocks of four are not written.", ("NVIDIA/apex#411",), framework="torch",

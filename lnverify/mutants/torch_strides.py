@@ -22,6 +22,17 @@ def third_dimension_assumed(dy: Tensor) -> Tensor:
     return dy.detach().as_strided(dy.shape, strides, dy.storage_offset())
 
 
+def dx_as_x(ctx: Any, dy: Tensor, dx: Tensor, dweight: Tensor, dbias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """dx gets the strides of x: where x is expanded, rows are written over one another."""
+    x = ctx.saved_tensors[0]
+    if 0 not in x.stride() or not x.numel():
+        return dx, dweight, dbias
+    kept = dx.new_zeros(max(x.untyped_storage().nbytes() // x.element_size(), 1)).as_strided(x.shape, x.stride(), 0)
+    for index in range(len(dx)):
+        kept[index] = dx[index]
+    return kept.clone(memory_format=torch.contiguous_format), dweight, dbias
+
+
 def start_lost(x: Tensor, normalized_shape: Shape, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
     """Without gradients, a transposed x is read from the start of its memory."""
     if not torch.is_grad_enabled() and x.dim() >= 2 and x.stride(-1) != 1 and x.storage_offset():
@@ -48,6 +59,8 @@ def _m(id: str, bug: str, target: Any, affected: tuple[str, ...]) -> Mutant:
 TORCH_STRIDES = [
     _m("dy-third-dimension-assumed", "The step of a middle dimension of dy is computed, not read.",
        hand_written(read_dy=third_dimension_assumed), GRADIENTS),
+    _m("dx-lies-as-x-does", "dx gets the strides of x: rows of an expanded x are written over one another.",
+       hand_written(dx_as_x), ("dx",)),
     _m("start-lost-without-gradients", "Without gradients, a transposed x is read from the start of its memory.",
        start_lost, ("y",)),
     _m("weight-as-one-block", "A weight of several dimensions is read as one block of memory.", weight_as_one_block,
