@@ -168,6 +168,9 @@ def _as_asked(again: Evaluation, what: str) -> Outcome:
     for name in again.case.gradients():
         judgement, kind = again.settle(name)
         if kind == "violated" or judgement.state in ("missing", "shape"):
+            plain = again.rerun(replace(again.case, create_graph=False, history=""))
+            if plain.settle(name)[1] in ("violated", "missing", "shape"):
+                return INAPPLICABLE  # LN205 says so
             return judgement.blame(what[0].upper() + what[1:], f"{name} is wrong {what}", again.case)
     outcome = _second_order(again)
     return replace(outcome, cause=f"{outcome.cause} {what}") if outcome.bad else outcome

@@ -23,6 +23,7 @@ from lnverify.law import INAPPLICABLE, Outcome, law
 from lnverify.laws.accuracy import SIXTEEN
 from lnverify.sixteen_bits import STORED_16, kept_in_16_bits
 
+SUBSETS = "{} depends on which arguments require a gradient"
 DERIVED = "the derived backward of reference/normalizers.py; Higham (2002), ch. 3 and 4"
 
 
@@ -32,7 +33,18 @@ def _accuracy(ev: Evaluation, output: str) -> Outcome:
     judgement, kind = ev.settle(output)
     if kind == "points" and (kept := kept_in_16_bits(ev, output)):
         return judgement.outcome(kept, violated=True)
-    return judgement.outcome(_sum_cause(ev, output) if kind == "violated" else "", violated=kind == "violated")
+    if kind != "violated":
+        return judgement.outcome("", violated=False)
+    return judgement.outcome(_by_subset(ev, output) or _sum_cause(ev, output), violated=True)
+
+
+def _by_subset(ev: Evaluation, output: str) -> str:
+    """The cause of LN205, where the gradient is right as soon as every argument requires one."""
+    present = tuple(a for a in ("x", "weight", "bias") if ev.case.has(a))
+    if set(ev.case.requires_grad) >= set(present):
+        return ""
+    full = ev.rerun(replace(ev.case, requires_grad=present, recipe=None))
+    return SUBSETS.format(output) if full.settle(output)[1] in ("holds", "points", "last place") else ""
 
 
 @law("LN201", name="dx-accuracy", severity="error", needs=("dx",), source=DERIVED)
@@ -49,7 +61,8 @@ def dx_accuracy(ev: Evaluation) -> Outcome:
     if kind != "violated":
         return judgement.outcome("", violated=False)
     follows = ev.settle("y")[1] == "violated"  # then nothing is said of how dx came about
-    return judgement.outcome("dx is wrong" if follows else dx_cause(ev), violated=True)
+    cause = "dx is wrong" if follows else _by_subset(ev, "dx") or dx_cause(ev)
+    return judgement.outcome(cause, violated=True)
 
 
 @law("LN202", name="dweight-accuracy", severity="error", needs=("dweight",), source=DERIVED)
@@ -193,7 +206,7 @@ def gradient_subsets(ev: Evaluation) -> Outcome:
                 what = "is missing" if judgement.state == "missing" else "is wrong"
                 text = f"d{name} {what} when a gradient is asked of {', '.join(subset)} alone, and right when of all."
                 return Outcome("violated", max(judgement.ratio, 1.0), f"d{name}", judgement.index, text,
-                               f"d{name} depends on which arguments require a gradient", judgement.expected,
+                               SUBSETS.format(f"d{name}"), judgement.expected,
                                judgement.got, judgement.bound, chosen)  # fmt: skip
     return Outcome("holds", min(worst, 1.0))
 
