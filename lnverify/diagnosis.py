@@ -226,6 +226,7 @@ def rounded_statistics(ev: Evaluation, output: str) -> bool:
     return _fits(ev, output, _rounded_backward(ev)[output])
 
 
+EMPTY_REFUSED, EMPTY_WRONG = "an empty batch is refused", "an empty batch is handled wrongly"
 SUMS_16 = "dweight and dbias are summed over the rows in 16 bits"
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from lnverify.case import single
+from lnverify.diagnosis import EMPTY_REFUSED, EMPTY_WRONG
 from lnverify.evaluation import Evaluation
 from lnverify.floats import FORMATS, FloatArray, distance, quantum
 from lnverify.law import INAPPLICABLE, Outcome, law
@@ -150,7 +151,7 @@ def empty_batch(ev: Evaluation) -> Outcome:
         backward = response.phase == "backward"
         text = f"An empty batch of shape {shape} is refused{' in the backward' * backward}: {response.refusal}"
         output = "dx" if backward else "y"
-        return Outcome("crashed", np.inf, output, (), text, "an empty batch is refused", case=chosen)
+        return Outcome("crashed", np.inf, output, (), text, EMPTY_REFUSED, case=chosen)
     problem = ""
     y = response.arrays.get("y")
     if y is None or y.shape != shape:
@@ -170,7 +171,7 @@ def empty_batch(ev: Evaluation) -> Outcome:
             "y",
             (),
             f"For an empty batch {problem}.",
-            "an empty batch is handled wrongly",
+            EMPTY_WRONG,
             case=chosen,
         )
     return Outcome("holds", 0.0, "y")
@@ -244,7 +245,8 @@ def answers(ev: Evaluation) -> Outcome:
         return Outcome("holds", 0.0, "y")
     how = "It crashed" if response.phase == "crash" else f"Refused in the {response.phase}"
     text = f"{how}: {response.refusal}"
-    return Outcome("crashed", np.inf, "y", (), text, f"an ordinary request is refused in the {response.phase}")
+    cause = f"an ordinary request is refused in the {response.phase}" if ev.case.rows else EMPTY_REFUSED
+    return Outcome("crashed", np.inf, "y", (), text, cause)
 
 
 @law("LN610", name="many-rows", severity="error",

@@ -10,6 +10,7 @@ import numpy as np
 
 from lnverify.case import single
 from lnverify.diagnosis import (
+    EMPTY_WRONG,
     ENOUGH,
     STATISTICS_16,
     SUMS_16,
@@ -166,7 +167,8 @@ def gradients_exist(ev: Evaluation) -> Outcome:
         gradient, argument = ev.output(name), ev.case.arrays[name[1:]]
         if gradient is None:
             text = f"{name} does not exist: no gradient reaches {name[1:]}."
-            return Outcome("violated", np.inf, name, (), text, f"no gradient reaches {name[1:]}")
+            cause = f"no gradient reaches {name[1:]}" if ev.case.rows else EMPTY_WRONG
+            return Outcome("violated", np.inf, name, (), text, cause)
         if gradient.shape != argument.shape:
             text = f"{name} has shape {gradient.shape}, {name[1:]} has {argument.shape}."
             return Outcome("violated", np.inf, name, (), text, f"{name} has the wrong shape")
@@ -206,7 +208,7 @@ def gradient_subsets(ev: Evaluation) -> Outcome:
                 what = "is missing" if judgement.state == "missing" else "is wrong"
                 text = f"d{name} {what} when a gradient is asked of {', '.join(subset)} alone, and right when of all."
                 return Outcome("violated", max(judgement.ratio, 1.0), f"d{name}", judgement.index, text,
-                               SUBSETS.format(f"d{name}"), judgement.expected,
+                               SUBSETS.format(f"d{name}") if case.rows else EMPTY_WRONG, judgement.expected,
                                judgement.got, judgement.bound, chosen)  # fmt: skip
     return Outcome("holds", min(worst, 1.0))
 
