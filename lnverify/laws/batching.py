@@ -245,8 +245,18 @@ def answers(ev: Evaluation) -> Outcome:
         return Outcome("holds", 0.0, "y")
     how = "It crashed" if response.phase == "crash" else f"Refused in the {response.phase}"
     text = f"{how}: {response.refusal}"
-    cause = f"an ordinary request is refused in the {response.phase}" if ev.case.rows else EMPTY_REFUSED
+    cause = EMPTY_REFUSED if _emptiness(ev) else f"an ordinary request is refused in the {response.phase}"
     return Outcome("crashed", np.inf, "y", (), text, cause)
+
+
+def _emptiness(ev: Evaluation) -> bool:
+    """Whether a case without rows is refused for that: a row of the same length is answered."""
+    case = ev.case
+    if case.rows:
+        return False
+    shape = tuple(max(size, 1) for size in case.arrays["x"].shape)
+    ones = {k: FloatArray.of(np.ones(shape), a.dtype) for k, a in case.arrays.items() if k in ("x", "dy")}
+    return ev.again(replace(case, arrays={**case.arrays, **ones}, recipe=None)).response.refusal is None
 
 
 @law("LN610", name="many-rows", severity="error",
