@@ -75,6 +75,8 @@ def adjoint_identity(ev: Evaluation) -> Outcome:
         if wrong[:1] == ["ty"]
         else dx_cause(again)
         if "dx" in wrong
+        else f"{wrong[0]} is wrong"
+        if wrong
         else "forward and reverse mode disagree"
     )
     return Outcome("violated", ratio, "ty", (), text, cause, 0.0, total, limit, case)
@@ -111,16 +113,24 @@ def double_backward(ev: Evaluation) -> Outcome:
     if not ev.case.has("dy") or ev.case.rows == 0:
         return INAPPLICABLE
     again = _with_tangents(ev)
-    outcome = _second_order(again)
+    outcome = unless_first_order(again, _second_order(again))
     if (
         not outcome.bad
         and again.case.has("weight")
         and again.case.has("bias")
         and "bias" in ev.subject.capabilities.affine
     ):
-        bare = again.case.with_arrays(weight=None, tweight=None, vweight=None)
-        return _second_order(ev.again(bare))
+        bare = ev.again(again.case.with_arrays(weight=None, tweight=None, vweight=None))
+        return unless_first_order(bare, _second_order(bare))
     return outcome
+
+
+def unless_first_order(ev: Evaluation, outcome: Outcome) -> Outcome:
+    """What is said of a higher derivative, where y and the first gradients of the case are right; LN101 and LN201 to
+    LN203 speak of these, and of all that follows."""
+    first = ("y", *ev.case.gradients())
+    wrong = outcome.state == "violated" and any(ev.settle(output)[1] == "violated" for output in first)
+    return INAPPLICABLE if wrong else outcome
 
 
 def present_parameters(case: Case) -> str:

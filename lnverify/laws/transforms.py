@@ -12,6 +12,7 @@ from lnverify.case import Case
 from lnverify.evaluation import Evaluation
 from lnverify.floats import FloatArray
 from lnverify.law import INAPPLICABLE, Outcome, first_bad, law
+from lnverify.laws.autodiff import unless_first_order
 from lnverify.recipes import normal
 
 WIDE = ("float64", "float32")  # op-by-op code in 16 bits rounds too often for a third derivative to say anything
@@ -53,6 +54,7 @@ def _judge(ev: Evaluation, output: str, tangents: tuple[str, ...], cause: str) -
     outcome = judgement.outcome(cause)
     if outcome.bad and output in ("tty", "rty", "fdx") and _all_zero(again, output):
         return INAPPLICABLE
+    outcome = unless_first_order(again, outcome)
     return replace(outcome, case=again.case) if outcome.bad else outcome
 
 
