@@ -25,9 +25,10 @@ import numpy as np
 from lnverify.case import Case
 from lnverify.double_double import DoubleDouble
 from lnverify.dual import Dual
-from lnverify.floats import Float64Array
+from lnverify.floats import Float64Array, scaled
 from lnverify.formulas import layer_norm as first
 from lnverify.formulas import layer_norm_second_order as second
+from lnverify.row_blocks import row_blocks
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +58,42 @@ class Statistics:
     xhat: Float64Array
     exponent: np.ndarray[Any, np.dtype[np.int64]]
 
+    @cached_property
+    def size(self) -> Float64Array:
+        """max(mean|x|, mean|x - x0|), (rows,)."""
+        plain, shifted = np.empty(self.x0.shape), np.empty(self.x0.shape)
+        with np.errstate(all="ignore"):
+            for rows in row_blocks(self.x.shape):
+                x = self.x[rows]
+                plain[rows] = np.abs(x).mean(axis=1)
+                shifted[rows] = _size(x - self.x0[rows, None]).mean(axis=1)
+            return np.maximum(plain, shifted)
+
+    @cached_property
+    def root_mean_square(self) -> Float64Array:
+        """rms(x), (rows,)."""
+        found = np.empty(self.x0.shape)
+        with np.errstate(all="ignore"):
+            for rows in row_blocks(self.x.shape):
+                found[rows] = (self.x[rows] ** 2).mean(axis=1)
+            return np.sqrt(found, out=found)
+
+    @cached_property
+    def reach(self) -> Float64Array:
+        """(|x_i| + |mu|)/s, (rows, n)."""
+        found = np.empty(self.x.shape)
+        with np.errstate(all="ignore"):
+            for rows in row_blocks(self.x.shape):
+                here = np.abs(self.x[rows], out=found[rows])
+                here += np.abs(self.mu[rows, None])
+                here /= self.s[rows, None]
+        return found
+
+
+def _size(values: Float64Array) -> Float64Array:
+    """|values|, in place."""
+    return np.abs(values, out=values)
+
 
 class Exact:
     """Exact results of one layer-norm case, each evaluated when first asked for."""
@@ -65,6 +102,7 @@ class Exact:
         """Take the case's exact values; nothing is evaluated yet."""
         self.case = case
         self.wide = case.dtype == "float64"
+        self._pairs: dict[str, Pair] = {}
         x = case.matrix("x")
         self.x0 = x[:, 0] if case.n else np.zeros(case.rows)
         with np.errstate(all="ignore"):
@@ -87,8 +125,8 @@ class Exact:
                 exponent = np.frexp(np.where(np.isfinite(spread), spread, 2.0**1023))[1]
                 exponent = np.where(spread > 0, exponent, 0)
                 self.centred: Any = DoubleDouble(
-                    np.ldexp(centred.hi, (shift - exponent)[:, None]),
-                    np.ldexp(centred.lo, (shift - exponent)[:, None]),
+                    scaled(centred.hi, (shift - exponent)[:, None]),
+                    scaled(centred.lo, (shift - exponent)[:, None]),
                 )
                 self.exponent = exponent.astype(np.int64)
                 # exact: a power of two times eps, unless it underflows beside a variance of order 1
@@ -141,7 +179,7 @@ class Exact:
     def jvp(self) -> dict[str, Any]:
         """y_dot for the tangents tx, tweight, tbias."""
         with np.errstate(all="ignore"):
-            tx = np.ldexp(self._tangent("tx"), -self.exponent[:, None])
+            tx = scaled(self._tangent("tx"), -self.exponent[:, None])
         given = [self._lift(tx)]
         given += [self._lift(self._tangent(f"t{p}")) for p in ("weight", "bias") if self.case.has(p)]
         return self._call(first, "_jvp", *given)
@@ -150,7 +188,7 @@ class Exact:
     def double_backward(self) -> dict[str, Any]:
         """x_bar2, gamma_bar2, beta_bar2, y_bar_bar2 for the cotangents vx, vweight, vbias of dx, dweight, dbias."""
         with np.errstate(all="ignore"):
-            vx = np.ldexp(self._tangent("vx"), -self.exponent[:, None])
+            vx = scaled(self._tangent("vx"), -self.exponent[:, None])
         given = [self._lift(self.case.matrix("dy")), self._lift(vx)]
         given += [self._lift(self._tangent(f"v{p}")) for p in ("weight", "bias") if self.case.has(p)]
         return self._call(second, "_vjp_vjp", *given)
@@ -158,7 +196,7 @@ class Exact:
     def _along(self, name: str) -> tuple[Dual, list[Any]]:
         """x with its derivative along a tangent of the case, and tangents of zero for the parameters."""
         with np.errstate(all="ignore"):
-            tangent = np.ldexp(self._tangent(name), -self.exponent[:, None])
+            tangent = scaled(self._tangent(name), -self.exponent[:, None])
         zeros = [self._lift(np.zeros(self.case.n)) for p in ("weight", "bias") if self.case.has(p)]
         return Dual(self.centred, self._lift(tangent)), zeros
 
@@ -167,14 +205,14 @@ class Exact:
         """y_dot along tx of x alone, differentiated along sx."""
         x, zeros = self._along("sx")
         with np.errstate(all="ignore"):
-            tx = self._lift(np.ldexp(self._tangent("tx"), -self.exponent[:, None]))
+            tx = self._lift(scaled(self._tangent("tx"), -self.exponent[:, None]))
         return {key: value.tangent for key, value in self._call(first, "_jvp", tx, *zeros, x=x).items()}
 
     @cached_property
     def gradient_of_jvp(self) -> dict[str, Any]:
         """The gradient of <dy, y_dot> for x, y_dot along tx of x alone: <dx, tx> is the same number."""
         with np.errstate(all="ignore"):
-            tx = self._lift(np.ldexp(self._tangent("tx"), -self.exponent[:, None]))
+            tx = self._lift(scaled(self._tangent("tx"), -self.exponent[:, None]))
         return self._call(second, "_vjp_vjp", self._lift(self.case.matrix("dy")), tx, *self._along("tx")[1])
 
     @cached_property
@@ -182,7 +220,7 @@ class Exact:
         """The derivative of dx along tx, tweight, tbias: second derivatives of <dy, y> are symmetric, so that it is the
         double backward with the tangents for vx, vweight, vbias."""
         with np.errstate(all="ignore"):
-            tx = np.ldexp(self._tangent("tx"), -self.exponent[:, None])
+            tx = scaled(self._tangent("tx"), -self.exponent[:, None])
         given = [self._lift(self.case.matrix("dy")), self._lift(tx)]
         given += [self._lift(self._tangent(f"t{p}")) for p in ("weight", "bias") if self.case.has(p)]
         return self._call(second, "_vjp_vjp", *given)
@@ -192,7 +230,7 @@ class Exact:
         """The double backward, differentiated along wx: the Hessian of <dx, vx> + ... is symmetric."""
         x, _ = self._along("wx")
         with np.errstate(all="ignore"):
-            vx = np.ldexp(self._tangent("vx"), -self.exponent[:, None])
+            vx = scaled(self._tangent("vx"), -self.exponent[:, None])
         given = [self._lift(self.case.matrix("dy")), self._lift(vx)]
         given += [self._lift(self._tangent(f"v{p}")) for p in ("weight", "bias") if self.case.has(p)]
         return {"x_bar2": self._call(second, "_vjp_vjp", *given, x=x)["x_bar2"].tangent}
@@ -203,8 +241,8 @@ class Exact:
         forward = self.forward
         with np.errstate(all="ignore"):
             x = self.case.matrix("x")
-            x = np.ldexp(x, -self.exponent[:, None]) if self.wide else x
-            x0 = np.ldexp(self.x0, -self.exponent)
+            x = scaled(x, -self.exponent[:, None])
+            x0 = scaled(self.x0, -self.exponent)
             root = self._high(forward["r"])
             return Statistics(
                 x=x,
@@ -227,6 +265,11 @@ class Exact:
         Shapes: y, dx, d2x, d2dy, ty, tty, rty, fdx, d3x (rows, n); dweight, dbias, d2weight, d2bias (n,); mean, rstd
         (rows,). Raises KeyError for an unknown name.
         """
+        if output not in self._pairs:
+            self._pairs[output] = self._pair(output)
+        return self._pairs[output]
+
+    def _pair(self, output: str) -> Pair:
         source, key, power = {
             "y": ("forward", "y", 0),
             "mean": ("forward", "mu", 1),
@@ -246,11 +289,11 @@ class Exact:
         }[output]
         value = getattr(self, source)[key]
         hi = self._high(value)
-        lo = value.lo if isinstance(value, DoubleDouble) else np.zeros_like(hi)
+        lo = value.lo if isinstance(value, DoubleDouble) else np.broadcast_to(0.0, hi.shape)
         if power and self.wide:  # else the rows are not scaled
             shift = self.exponent[:, None] * power if hi.ndim == 2 else self.exponent * power
             with np.errstate(all="ignore"):
-                hi, lo = np.ldexp(hi, shift), np.ldexp(lo, shift)
+                hi, lo = scaled(hi, shift), scaled(lo, shift)
         if output == "mean":
             with np.errstate(all="ignore"):
                 total = DoubleDouble(hi, lo) + DoubleDouble(self.x0)
