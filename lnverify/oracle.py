@@ -162,10 +162,32 @@ class Exact:
         """y, mu (from the pivot), var, r, xhat in scaled units."""
         return self._call(first, "")
 
+    # Each adjoint alone, from what the forward has computed: not every case asks for all, and no backward begins anew.
+
+    def _adjoint(self, name: str, *arguments: Any) -> dict[str, Any]:
+        with np.errstate(all="ignore"):
+            result: dict[str, Any] = getattr(first, f"layer_norm{self._affine()[0]}_vjp_{name}")(*arguments)
+        return result
+
+    @property
+    def _dy(self) -> Any:
+        return self._lift(self.case.matrix("dy"))
+
     @cached_property
-    def backward(self) -> dict[str, Any]:
-        """x_bar (scaled), gamma_bar, beta_bar for the case's dy."""
-        return self._call(first, "_vjp", self._lift(self.case.matrix("dy")))
+    def dx(self) -> dict[str, Any]:
+        """x_bar (scaled) for the case's dy."""
+        forward = self.forward
+        return self._adjoint("x_bar", *self._affine(("weight",))[1], self._dy, forward["d"], forward["r"])
+
+    @cached_property
+    def dweight(self) -> dict[str, Any]:
+        """gamma_bar for the case's dy."""
+        return self._adjoint("gamma_bar", self._dy, self.forward["xhat"])
+
+    @cached_property
+    def dbias(self) -> dict[str, Any]:
+        """beta_bar for the case's dy."""
+        return self._adjoint("beta_bar", self._dy)
 
     def _tangent(self, name: str) -> Any:
         """Tangent or cotangent of an argument, zeros where the case has none; x's are scaled like x."""
@@ -189,7 +211,7 @@ class Exact:
         """x_bar2, gamma_bar2, beta_bar2, y_bar_bar2 for the cotangents vx, vweight, vbias of dx, dweight, dbias."""
         with np.errstate(all="ignore"):
             vx = scaled(self._tangent("vx"), -self.exponent[:, None])
-        given = [self._lift(self.case.matrix("dy")), self._lift(vx)]
+        given = [self._dy, self._lift(vx)]
         given += [self._lift(self._tangent(f"v{p}")) for p in ("weight", "bias") if self.case.has(p)]
         return self._call(second, "_vjp_vjp", *given)
 
@@ -213,7 +235,7 @@ class Exact:
         """The gradient of <dy, y_dot> for x, y_dot along tx of x alone: <dx, tx> is the same number."""
         with np.errstate(all="ignore"):
             tx = self._lift(scaled(self._tangent("tx"), -self.exponent[:, None]))
-        return self._call(second, "_vjp_vjp", self._lift(self.case.matrix("dy")), tx, *self._along("tx")[1])
+        return self._call(second, "_vjp_vjp", self._dy, tx, *self._along("tx")[1])
 
     @cached_property
     def forward_over_reverse(self) -> dict[str, Any]:
@@ -221,7 +243,7 @@ class Exact:
         double backward with the tangents for vx, vweight, vbias."""
         with np.errstate(all="ignore"):
             tx = scaled(self._tangent("tx"), -self.exponent[:, None])
-        given = [self._lift(self.case.matrix("dy")), self._lift(tx)]
+        given = [self._dy, self._lift(tx)]
         given += [self._lift(self._tangent(f"t{p}")) for p in ("weight", "bias") if self.case.has(p)]
         return self._call(second, "_vjp_vjp", *given)
 
@@ -231,7 +253,7 @@ class Exact:
         x, _ = self._along("wx")
         with np.errstate(all="ignore"):
             vx = scaled(self._tangent("vx"), -self.exponent[:, None])
-        given = [self._lift(self.case.matrix("dy")), self._lift(vx)]
+        given = [self._dy, self._lift(vx)]
         given += [self._lift(self._tangent(f"v{p}")) for p in ("weight", "bias") if self.case.has(p)]
         return {"x_bar2": self._call(second, "_vjp_vjp", *given, x=x)["x_bar2"].tangent}
 
@@ -274,9 +296,9 @@ class Exact:
             "y": ("forward", "y", 0),
             "mean": ("forward", "mu", 1),
             "rstd": ("forward", "r", -1),
-            "dx": ("backward", "x_bar", -1),
-            "dweight": ("backward", "gamma_bar", 0),
-            "dbias": ("backward", "beta_bar", 0),
+            "dx": ("dx", "x_bar", -1),
+            "dweight": ("dweight", "gamma_bar", 0),
+            "dbias": ("dbias", "beta_bar", 0),
             "ty": ("jvp", "y_dot", 0),
             "d2x": ("double_backward", "x_bar2", -1),
             "d2weight": ("double_backward", "gamma_bar2", 0),
