@@ -106,12 +106,13 @@ class Exact:
         x = case.matrix("x")
         self.x0 = x[:, 0] if case.n else np.zeros(case.rows)
         with np.errstate(all="ignore"):
-            reach = np.abs(x).max(axis=1) if x.size else np.zeros(case.rows)
+            # max|x|, (rows,)
+            self.reach = np.maximum(x.max(axis=1), -x.min(axis=1)) if x.size else np.zeros(case.rows)
             centred: Any = DoubleDouble(x) - DoubleDouble(self.x0)[:, None] if self.wide else x - self.x0[:, None]
             deviation = centred.hi if isinstance(centred, DoubleDouble) else centred
             if self.wide:
                 # x - x0 overflows near the end of the range: halve first.
-                huge = reach > 2.0**1020
+                huge = self.reach > 2.0**1020
                 if huge.any():
                     quarter = np.where(huge, 0.25, 1.0)
                     centred = DoubleDouble(x * quarter[:, None]) - DoubleDouble(self.x0 * quarter)[:, None]

@@ -55,7 +55,7 @@ class Yardstick:
     @cached_property
     def broken(self) -> Rows:
         """Rows of x that are not finite, (rows,)."""
-        return np.asarray(~np.isfinite(self.case.matrix("x")).all(axis=1))
+        return np.asarray(~np.isfinite(self.exact.reach))
 
     @cached_property
     def range(self) -> Range:
