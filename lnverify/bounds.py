@@ -24,8 +24,9 @@ from functools import cached_property
 import numpy as np
 
 from lnverify.case import Case
-from lnverify.floats import FORMATS, Float64Array, Format
+from lnverify.floats import FORMATS, Float64Array, Format, scaled
 from lnverify.oracle import Exact
+from lnverify.row_blocks import row_blocks
 
 TIERS = ("det", "pair")
 
@@ -39,6 +40,11 @@ def roundings(terms: Float64Array | float, tier: str) -> Float64Array:
     if tier == "det":
         return np.where(count <= 1, 1.0, count + 1.0)
     return np.where(count <= 1, 1.0, np.ceil(np.log2(np.maximum(count, 1.0))) + 1.0)
+
+
+def _row_means(values: Float64Array) -> Float64Array:
+    """Means of the rows, (rows, 1), as numpy.mean has them, which takes longer than the sums where rows are few."""
+    return np.add.reduce(values, axis=1, keepdims=True) / np.float64(values.shape[1])
 
 
 @dataclass(frozen=True)
@@ -64,11 +70,22 @@ class Bounds:
 
     points: admit the rounding points of module code written op by op in 16 bits with float32 statistics:
     xhat and weight * xhat (and g = weight * dy in the backward) rounded to the output's format on the way.
+    plain: the bounds of the same case and tier without rounding points, where there are: these say nothing of the
+    errors before them, which are taken over.
     """
 
-    def __init__(self, case: Case, exact: Exact, precision: Precision, tier: str = "det", points: bool = False):
+    def __init__(
+        self,
+        case: Case,
+        exact: Exact,
+        precision: Precision,
+        tier: str = "det",
+        points: bool = False,
+        plain: Bounds | None = None,
+    ):
         """Hold the exact statistics; nothing is evaluated yet."""
         self.case, self.exact, self.precision, self.tier, self.points = case, exact, precision, tier, points
+        self.plain = plain
         self.h = float(roundings(case.n, tier))
         n = case.n
         self.gamma = case.vector("weight") if case.has("weight") else np.ones(n)
@@ -85,11 +102,11 @@ class Bounds:
     def mean_error(self) -> Float64Array:
         """Error of the mean in units of s, (rows,):
         em = u (h max(mean|x|, mean|x - x0|) + 2|mu|)/s + 2t/s."""
+        if self.plain is not None:
+            return self.plain.mean_error
         st, u = self.exact.statistics, self.precision.compute.u
         with np.errstate(all="ignore"):
-            plain = np.abs(st.x).mean(axis=1)
-            shifted = np.abs(st.x - st.x0[:, None]).mean(axis=1)
-            return np.asarray((u * (self.h * np.maximum(plain, shifted) + 2 * np.abs(st.mu)) + 2 * self._tiny) / st.s)
+            return np.asarray((u * (self.h * st.size + 2 * np.abs(st.mu)) + 2 * self._tiny) / st.s)
 
     @cached_property
     def scale_error(self) -> Float64Array:
@@ -102,12 +119,14 @@ class Bounds:
         The inner max holds since every reasonable variance is computed not negative; it keeps the bound finite
         on constant rows.
         """
+        if self.plain is not None:
+            return self.plain.scale_error
         st, u, h, em = self.exact.statistics, self.precision.compute.u, self.h, self.mean_error
         with np.errstate(all="ignore"):
             v = st.var / st.s**2
             pivot = np.abs(st.xhat[:, 0])
             q = v + pivot**2 + 2 * pivot * np.sqrt(v + pivot**2)
-            kappa = np.sqrt((st.x**2).mean(axis=1)) / st.s
+            kappa = st.root_mean_square / st.s
             underflow = np.ldexp(self._tiny, -st.exponent) / (2 * st.s**2)
             e1 = h * u * kappa * np.sqrt(v) + em**2 / 2 + (h + 4) * u * q / 2 + underflow
             floor = st.eps / st.s**2 * (1 - 4 * u)
@@ -116,24 +135,29 @@ class Bounds:
             return np.asarray(np.maximum(upper, lower) + 6 * u)
 
     @cached_property
-    def _reach(self) -> Float64Array:
-        """k_i = (|x_i| + |mu|)/s, (rows, n)."""
-        st = self.exact.statistics
-        with np.errstate(all="ignore"):
-            return (np.abs(st.x) + np.abs(st.mu)[:, None]) / st.s[:, None]
-
-    @cached_property
     def xhat_error(self) -> Float64Array:
         """a_i, the error of xhat_i before gamma, (rows, n):
         (em + 2u(|x_i| + |mu|)/s)(1 + es) + |xhat_i|(es + 3u); the 2u term admits x*rstd + (-mu*rstd).
         With backward_from='output' also u_out(|y_i| + |beta_i|)/|gamma_i|."""
+        if self.plain is not None:
+            return self.plain.xhat_error
         st, u, em, es = self.exact.statistics, self.precision.compute.u, self.mean_error, self.scale_error
+        error = np.empty(st.xhat.shape)
         with np.errstate(all="ignore"):
-            return (em[:, None] + 2 * u * self._reach) * (1 + es[:, None]) + np.abs(st.xhat) * (es[:, None] + 3 * u)
+            for rows in row_blocks(error.shape):
+                here = np.multiply(2 * u, st.reach[rows], out=error[rows])
+                here += em[rows, None]
+                here *= 1 + es[rows, None]
+                xhat = np.abs(st.xhat[rows])
+                xhat *= es[rows, None] + 3 * u
+                here += xhat
+        return error
 
     @cached_property
     def backward_xhat_error(self) -> Float64Array:
         """xhat_error, where the backward rebuilds xhat from the output with the rounding of that."""
+        if self.plain is not None:
+            return self.plain.backward_xhat_error
         if self.precision.backward_from != "output":
             return self.xhat_error
         y = self.exact.pair("y").hi
@@ -149,17 +173,30 @@ class Bounds:
         2u|beta| admits the folded form x*(rstd*gamma) + (beta - mu*rstd*gamma); the t terms admit flush to
         zero. Rounding points add u_out |gamma xhat| each, two of them.
         """
-        compute, out, xhat = self.precision.compute, self.precision.output, np.abs(self.exact.statistics.xhat)
+        compute, out, xhats = self.precision.compute, self.precision.output, self.exact.statistics.xhat
         gamma, beta = np.abs(self.gamma), np.abs(self.beta)
+        exact = self.exact.pair("y").hi if out.precision < compute.precision else None
+        bound = np.empty(xhats.shape)
         with np.errstate(all="ignore"):
-            scaled = gamma * xhat
-            bound = gamma * self.xhat_error + 2 * compute.u * (scaled + beta)
-            bound += compute.tiny * (2 + gamma + xhat) + out.tiny
-            if out.precision < compute.precision:
-                bound += compute.u * np.abs(self.exact.pair("y").hi)
-            if self.points:
-                bound += 2 * out.u * (1 + out.u) * scaled + out.tiny * (1 + gamma)
-            return np.asarray(bound)
+            for rows in row_blocks(bound.shape):
+                xhat = np.abs(xhats[rows])
+                weighted = gamma * xhat
+                here = np.add(weighted, beta, out=bound[rows])
+                here *= 2 * compute.u
+                here += gamma * self.xhat_error[rows]
+                flushed = np.add(2 + gamma, xhat, out=xhat)
+                flushed *= compute.tiny
+                flushed += out.tiny
+                here += flushed
+                if exact is not None:
+                    doubly = np.abs(exact[rows], out=flushed)
+                    doubly *= compute.u
+                    here += doubly
+                if self.points:
+                    weighted *= 2 * out.u * (1 + out.u)
+                    weighted += out.tiny * (1 + gamma)
+                    here += weighted
+        return bound
 
     @cached_property
     def mean(self) -> Float64Array:
@@ -189,40 +226,57 @@ class Bounds:
         u_out(|g_i| + mean|g| + |xhat_i| (2 mean|g xhat| + |c2|))/s; without a weight g is dy, which is not rounded:
         u_out |xhat_i| (mean|g xhat| + |c2|)/s.
         """
-        st, compute, out = self.exact.statistics, self.precision.compute, self.precision.output
-        u = compute.u
-        a, es, xhat = self.backward_xhat_error, self.scale_error[:, None], np.abs(st.xhat)
-        gamma = np.abs(self.gamma)
+        bound = np.empty(self.exact.statistics.xhat.shape)
         with np.errstate(all="ignore"):
-            signed = self.gamma * self.case.matrix("dy")
-            g = np.abs(signed)
-            hg = roundings((g != 0).sum(axis=1), self.tier)[:, None]
-            k = self._reach
+            for rows in row_blocks(bound.shape):
+                self._dx(rows, bound[rows])
+        return bound
 
-            def mean(values: Float64Array) -> Float64Array:
-                return values.mean(axis=1, keepdims=True)
+    def _dx(self, rows: slice, bound: Float64Array) -> None:
+        """`dx` of some rows."""
+        st, compute, out = self.exact.statistics, self.precision.compute, self.precision.output
+        u, gamma = compute.u, np.abs(self.gamma)
+        a, k, xhat = self.backward_xhat_error[rows], st.reach[rows], np.abs(st.xhat[rows])
+        es, s, exponent = self.scale_error[rows, None], st.s[rows, None], -st.exponent[rows, None]
+        signed = self.gamma * self.case.matrix("dy")[rows]
+        g = np.abs(signed)
+        filled = g != 0
+        hg = self.h if filled.all() else roundings(filled.sum(axis=1), self.tier)[:, None]
+        part = np.empty(bound.shape)
 
-            c1, c2 = np.abs(mean(signed)), np.abs(mean(signed * st.xhat))
-            mean_g, mean_gx = mean(g), mean(g * xhat)
-            d1 = (hg + 1) * u * mean_g
-            d2 = (hg + 3) * u * (mean_gx + mean(g * k)) + mean(g * a)
-            bracket = 2 * u * g + d1 + (xhat + a) * d2 + c2 * (a + 3 * u * k) + 2 * u * (c1 + xhat * c2)
-            if self.points:
-                # half the smallest subnormal more for each rounded number
-                weighted = self.case.has("weight")
-                rounded = g + mean_g + xhat * (2 * mean_gx + c2) if weighted else xhat * (mean_gx + c2)
-                bracket = bracket + out.u * rounded + out.smallest * (2 + xhat)
-            s = st.s[:, None]
-            scaled = bracket / s * (1 + es)
-            scaled += compute.tiny / s * (gamma + mean(np.broadcast_to(gamma, xhat.shape)) + xhat * mean(gamma * xhat))
-            exact = np.abs(self.exact.pair("dx").hi)
-            bound = np.ldexp(scaled, -st.exponent[:, None]) + (es + 2 * u) * exact
-            bound += compute.tiny * (1 + np.ldexp(1 / s, -st.exponent[:, None])) + out.tiny
-            if out.precision < compute.precision:
-                bound += u * exact
-            h = roundings(self.case.n, self.tier)
-            bound[:, 0] += bound.sum(axis=1) + h * u * exact.sum(axis=1)
-            return np.asarray(bound)
+        def mean(left: Float64Array, right: Float64Array) -> Float64Array:
+            return _row_means(np.multiply(left, right, out=part))
+
+        c1, c2 = np.abs(_row_means(signed)), np.abs(mean(signed, st.xhat[rows]))
+        mean_g, mean_gx = _row_means(g), mean(g, xhat)
+        d1 = (hg + 1) * u * mean_g
+        d2 = (hg + 3) * u * (mean_gx + mean(g, k)) + mean(g, a)
+        # the terms one by one, in the order of the formula, into memory that is there
+        np.multiply(2 * u, g, out=bound)
+        bound += d1
+        bound += np.multiply(np.add(xhat, a, out=part), d2, out=part)
+        bound += np.multiply(c2, np.add(a, np.multiply(3 * u, k, out=part), out=part), out=part)
+        bound += np.multiply(2 * u, np.add(c1, np.multiply(xhat, c2, out=part), out=part), out=part)
+        if self.points:
+            # half the smallest subnormal more for each rounded number
+            weighted = self.case.has("weight")
+            rounded = g + mean_g + xhat * (2 * mean_gx + c2) if weighted else xhat * (mean_gx + c2)
+            bound += np.multiply(out.u, rounded, out=rounded)
+            bound += np.multiply(out.smallest, np.add(2, xhat, out=part), out=part)
+        bound /= s
+        bound *= 1 + es
+        lost = np.multiply(xhat, mean(gamma, xhat), out=part)
+        lost += gamma + gamma.mean()
+        bound += np.multiply(compute.tiny / s, lost, out=lost)
+        if exponent.any():
+            bound[...] = scaled(bound, exponent)
+        exact = np.abs(self.exact.pair("dx").hi[rows])
+        bound += np.multiply(es + 2 * u, exact, out=part)
+        bound += compute.tiny * (1 + scaled(1 / s, exponent)) + out.tiny
+        if out.precision < compute.precision:
+            bound += np.multiply(u, exact, out=part)
+        h = roundings(self.case.n, self.tier)
+        bound[:, 0] += bound.sum(axis=1) + h * u * exact.sum(axis=1)
 
     @cached_property
     def dweight(self) -> Float64Array:

@@ -9,6 +9,7 @@ nothing overflows beyond 2^996 or falls under 2^-969; the oracle scales rows by 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,42 +17,81 @@ import numpy as np
 from lnverify.floats import Float64Array
 
 _SPLITTER = 2.0**27 + 1.0
+LARGE = 1 << 13  # elements
+FEW = 32  # terms of a sum
 _LN2 = (float.fromhex("0x1.62e42fefa39efp-1"), float.fromhex("0x1.abc9e3b39803fp-56"))
 _DENSITY = (float.fromhex("0x1.9884533d43651p-2"), float.fromhex("-0x1.cbc0d30ebfd15p-56"))  # 1/sqrt(2 pi)
+
+
+# From LARGE elements on each step writes into what the step before has left: fresh memory costs more than arithmetic.
 
 
 def _two_sum(a: Float64Array, b: Float64Array) -> tuple[Float64Array, Float64Array]:
     total = a + b
     shadow = total - a
-    return total, (a - (total - shadow)) + (b - shadow)
+    if total.size < LARGE:
+        return total, (a - (total - shadow)) + (b - shadow)
+    error = total - shadow
+    np.subtract(a, error, out=error)
+    np.subtract(b, shadow, out=shadow)
+    error += shadow
+    return total, error
 
 
 def _fast_two_sum(a: Float64Array, b: Float64Array) -> tuple[Float64Array, Float64Array]:
     total = a + b
-    return total, b - (total - a)
+    if total.size < LARGE:
+        return total, b - (total - a)
+    error = total - a
+    return total, np.subtract(b, error, out=error)
+
+
+def _split(a: Float64Array) -> tuple[Float64Array, Float64Array]:
+    """a as the sum of two numbers of 26 bits."""
+    big = _SPLITTER * a
+    if big.size < LARGE:
+        high = big - (big - a)
+        return high, a - high
+    high = big - a
+    np.subtract(big, high, out=high)
+    return high, np.subtract(a, high, out=big)
 
 
 def _two_product(a: Float64Array, b: Float64Array) -> tuple[Float64Array, Float64Array]:
     product = a * b
-    big = _SPLITTER * a
-    a_hi = big - (big - a)
-    a_lo = a - a_hi
-    big = _SPLITTER * b
-    b_hi = big - (big - b)
-    b_lo = b - b_hi
-    return product, ((a_hi * b_hi - product) + a_hi * b_lo + a_lo * b_hi) + a_lo * b_lo
+    a_hi, a_lo = _split(a)
+    b_hi, b_lo = (a_hi, a_lo) if a is b else _split(b)
+    if product.size < LARGE:
+        return product, ((a_hi * b_hi - product) + a_hi * b_lo + a_lo * b_hi) + a_lo * b_lo
+    error = a_hi * b_hi
+    error -= product
+    part = a_hi * b_lo
+    error += part
+    error += part if a is b else np.multiply(a_lo, b_hi, out=part)
+    error += np.multiply(a_lo, b_lo, out=part)
+    return product, error
 
 
 class DoubleDouble:
     """hi + lo, elementwise, with |lo| at most half an ulp of hi. Supports what the generated formulas use."""
 
-    __slots__ = ("hi", "lo")
+    __slots__ = ("_lo", "hi")
     __array_ufunc__ = None  # numpy defers to the reflected operators below
 
     def __init__(self, hi: Any, lo: Any = None) -> None:
         """Exact from float64 values `hi`, or the sum `hi + lo` of an already normalised pair."""
         self.hi: Float64Array = np.asarray(hi, dtype=np.float64)
-        self.lo: Float64Array = np.zeros_like(self.hi) if lo is None else np.asarray(lo, dtype=np.float64)
+        # None for a number of one word, which operations need not carry through
+        self._lo: Float64Array | None = None if lo is None else np.asarray(lo, dtype=np.float64)
+
+    @property
+    def lo(self) -> Float64Array:
+        """The low words."""
+        return np.zeros_like(self.hi) if self._lo is None else self._lo
+
+    def _each(self, change: Callable[[Float64Array], Any]) -> DoubleDouble:
+        """A change of shape or sign, of both words."""
+        return DoubleDouble(change(self.hi), None if self._lo is None else change(self._lo))
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -64,23 +104,28 @@ class DoubleDouble:
         return self.hi.ndim
 
     def __getitem__(self, key: Any) -> DoubleDouble:
-        return DoubleDouble(self.hi[key], self.lo[key])
+        return self._each(lambda word: word[key])
 
     def transpose(self, *axes: Any) -> DoubleDouble:
         """As numpy.ndarray.transpose."""
-        return DoubleDouble(self.hi.transpose(*axes), self.lo.transpose(*axes))
+        return self._each(lambda word: word.transpose(*axes))
 
     def reshape(self, *shape: Any) -> DoubleDouble:
         """As numpy.ndarray.reshape."""
-        return DoubleDouble(self.hi.reshape(*shape), self.lo.reshape(*shape))
+        return self._each(lambda word: word.reshape(*shape))
 
     def __neg__(self) -> DoubleDouble:
-        return DoubleDouble(-self.hi, -self.lo)
+        return self._each(np.negative)
 
     def __add__(self, other: Any) -> DoubleDouble:
         other = _lift(other)
         total, error = _two_sum(self.hi, other.hi)
-        low, low_error = _two_sum(self.lo, other.lo)
+        if self._lo is None and other._lo is None:
+            return DoubleDouble(*_fast_two_sum(total, error))
+        if self._lo is None or other._lo is None:
+            error = error + (other._lo if self._lo is None else self._lo)
+            return DoubleDouble(*_fast_two_sum(*_fast_two_sum(total, error)))
+        low, low_error = _two_sum(self._lo, other._lo)
         total, error = _fast_two_sum(total, error + low)
         return DoubleDouble(*_fast_two_sum(total, error + low_error))
 
@@ -94,10 +139,16 @@ class DoubleDouble:
 
     def __mul__(self, other: Any) -> DoubleDouble:
         if isinstance(other, int | float) and _power_of_two(other):
-            return DoubleDouble(self.hi * other, self.lo * other)
+            return self._each(lambda word: word * other)
         other = _lift(other)
+        square = self.hi is other.hi and self._lo is other._lo
         product, error = _two_product(self.hi, other.hi)
-        return DoubleDouble(*_fast_two_sum(product, error + (self.hi * other.lo + self.lo * other.hi)))
+        # the words across: hi other.lo + lo other.hi
+        across = None if other._lo is None else self.hi * other._lo
+        if self._lo is not None:
+            back = across if square else self._lo * other.hi
+            across = back if across is None else across + back
+        return DoubleDouble(*_fast_two_sum(product, error if across is None else error + across))
 
     __rmul__ = __mul__
 
@@ -115,11 +166,15 @@ class DoubleDouble:
     def _by_number(self, divisor: float) -> DoubleDouble:
         """Division by one float64 number: one correction is enough, within 3 units of 2^-106."""
         if _power_of_two(divisor):
-            return DoubleDouble(self.hi / divisor, self.lo / divisor)
+            return self._each(lambda word: word / divisor)
         first = self.hi / divisor
         product, error = _two_product(first, np.asarray(divisor))
-        rest = ((self.hi - product) - error) + self.lo
-        return DoubleDouble(*_fast_two_sum(first, rest / divisor))
+        rest = self.hi - product
+        rest -= error
+        if self._lo is not None:
+            rest += self._lo
+        rest /= divisor
+        return DoubleDouble(*_fast_two_sum(first, rest))
 
     def __rtruediv__(self, other: Any) -> DoubleDouble:
         return _lift(other) / self
@@ -205,16 +260,17 @@ class DoubleDouble:
         return result
 
     def _sum_axis(self, axis: int) -> DoubleDouble:
-        hi, lo = np.moveaxis(self.hi, axis, 0), np.moveaxis(self.lo, axis, 0)
-        part = DoubleDouble(hi, lo)
+        part = self._each(lambda word: np.moveaxis(word, axis, 0)) if axis else self
         if part.shape[0] == 0:
             return DoubleDouble(np.zeros(part.shape[1:]))
-        while part.shape[0] > 1:
-            half = part.shape[0] // 2
+        while (count := part.shape[0]) > 1:
+            half = count // 2
             paired = part[:half] + part[half : 2 * half]
-            if part.shape[0] % 2:
+            if count % 2:
                 last = part[2 * half :]
                 paired = DoubleDouble(np.concatenate([paired.hi, last.hi]), np.concatenate([paired.lo, last.lo]))
+            elif axis and half <= FEW:  # long loops over what is left of many sums, not many short ones
+                paired = paired._each(np.ascontiguousarray)
             part = paired
         return part[0]
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from lnverify.bounds import Precision
 from lnverify.case import Case
-from lnverify.floats import FORMATS, Float64Array, FloatArray, distance, error_in_ulp, quantum
+from lnverify.floats import FORMATS, Float64Array, FloatArray, Format, distance, error_in_ulp, quantum
 from lnverify.judgement import ALONE, COLUMN_OUTPUTS, ROW_OUTPUTS, Judgement
 from lnverify.law import Outcome
 from lnverify.operation import operation
@@ -30,6 +30,7 @@ from lnverify.oracle import Exact, Pair
 from lnverify.protocol import Response
 from lnverify.row_range import Range
 from lnverify.subject import Subject
+from lnverify.worst import Worst, most_ulps, worst
 from lnverify.yardstick import Stopwatch, Yardstick
 
 
@@ -238,8 +239,9 @@ class Evaluation:
         if output in ("dx", "d2x", "d2dy", *ALONE):
             rows = rows | unsafe
         else:
-            lost = ~np.isfinite(returned) if returned.ndim == 1 else ~np.isfinite(returned).all(axis=1)
-            rows = rows | (limits.grey & lost)
+            if limits.grey.any():
+                lost = ~np.isfinite(returned) if returned.ndim == 1 else ~np.isfinite(returned).all(axis=1)
+                rows = rows | (limits.grey & lost)
         return np.broadcast_to(rows[:, None], returned.shape) if returned.ndim == 2 else rows
 
     def judge_values(
@@ -253,13 +255,18 @@ class Evaluation:
         )
         fmt = FORMATS[due] if FORMATS[dtype].precision > FORMATS[due].precision else FORMATS[dtype]
         start = time.perf_counter()
+        skipped = self.skipped(output, returned)
         with np.errstate(all="ignore"):
+            found = None if skipped.any() else worst(returned, exact, bound, fmt)
+            if found is not None:
+                judgement = self._plainly(output, returned, exact, bound, fmt, found)
+                self.evaluator.stopwatch.timed("bound", start)
+                return judgement
             apart = distance(returned, exact.hi, exact.lo, fmt)
             # A bound that is infinite or NaN admits everything, a NaN included.
             blind = ~np.isfinite(bound)
             ratio = np.where(apart == 0, 0.0, apart / np.where(blind, 1.0, bound))
             ratio = np.where(blind, 0.0, ratio)
-            skipped = self.skipped(output, returned)
             wrong = skipped & (ratio > 1) & ~np.isnan(exact.hi)
             ratio = np.where(skipped, 0.0, ratio)
         note = self._range_note(output, returned, wrong)
@@ -268,25 +275,43 @@ class Evaluation:
             self.evaluator.stopwatch.timed("bound", start)
             return Judgement(output, "vacuous" if (~skipped).any() else "unjudged", range_note=note)
         at = np.unravel_index(int(np.argmax(ratio)), ratio.shape)
-        worst = float(ratio[at])
+        most = float(ratio[at])
         size = np.abs(exact.hi)
         scale = size.max(where=judged, initial=0.0)
         sees = bool((judged & (bound < scale)).any()) if scale > 0 else True
-        state = "violated" if worst > 1 else "holds" if sees else "vacuous"
+        state = "violated" if most > 1 else "holds" if sees else "vacuous"
         ulps = 0.0
-        if worst > 1:
+        if most > 1:
             ulps = float(error_in_ulp(returned, exact.hi, exact.lo, fmt).max(where=judged, initial=0.0))
         self.evaluator.stopwatch.timed("bound", start)
         return Judgement(
             output,
             state,
-            worst,
+            most,
             self.place(output, tuple(int(i) for i in at)),
             float(exact.hi[at]),
             float(returned[at]),
             float(bound[at]),
             ulps,
             note,
+        )
+
+    def _plainly(
+        self, output: str, returned: Float64Array, exact: Pair, bound: Float64Array, fmt: Format, found: Worst
+    ) -> Judgement:
+        """The judgement where every element is judged and every number finite."""
+        at = np.unravel_index(found.at, returned.shape)
+        sees = found.least < found.scale or found.scale == 0
+        bad = found.ratio > 1
+        return Judgement(
+            output,
+            "violated" if bad else "holds" if sees else "vacuous",
+            found.ratio,
+            self.place(output, tuple(int(i) for i in at)),
+            float(exact.hi[at]),
+            float(returned[at]),
+            float(bound[at]),
+            most_ulps(returned, exact, fmt) if bad else 0.0,
         )
 
     def place(self, output: str, at: tuple[int, ...]) -> tuple[int, ...]:
@@ -342,13 +367,13 @@ class Evaluation:
         if not (~blind & ~skipped).any():
             return Judgement(output, "vacuous")
         at = np.unravel_index(int(np.argmax(ratio)), ratio.shape)
-        worst = float(ratio[at])
+        most = float(ratio[at])
         scale_here = np.abs(exact_a.hi).max(where=~skipped, initial=0.0)
         sees = bool(((limit < scale_here) & ~skipped).any()) if scale_here > 0 else True
         return Judgement(
             output,
-            "violated" if worst > 1 else "holds" if sees else "vacuous",
-            worst,
+            "violated" if most > 1 else "holds" if sees else "vacuous",
+            most,
             self.place(output, tuple(int(i) for i in at)),
             float(np.asarray(expected)[at]),
             float(np.asarray(got)[at]),

@@ -25,9 +25,10 @@ import numpy as np
 from lnverify.case import Case
 from lnverify.double_double import DoubleDouble
 from lnverify.dual import Dual
-from lnverify.floats import Float64Array
+from lnverify.floats import Float64Array, scaled
 from lnverify.formulas import layer_norm as first
 from lnverify.formulas import layer_norm_second_order as second
+from lnverify.row_blocks import row_blocks
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +58,42 @@ class Statistics:
     xhat: Float64Array
     exponent: np.ndarray[Any, np.dtype[np.int64]]
 
+    @cached_property
+    def size(self) -> Float64Array:
+        """max(mean|x|, mean|x - x0|), (rows,)."""
+        plain, shifted = np.empty(self.x0.shape), np.empty(self.x0.shape)
+        with np.errstate(all="ignore"):
+            for rows in row_blocks(self.x.shape):
+                x = self.x[rows]
+                plain[rows] = np.abs(x).mean(axis=1)
+                shifted[rows] = _size(x - self.x0[rows, None]).mean(axis=1)
+            return np.maximum(plain, shifted)
+
+    @cached_property
+    def root_mean_square(self) -> Float64Array:
+        """rms(x), (rows,)."""
+        found = np.empty(self.x0.shape)
+        with np.errstate(all="ignore"):
+            for rows in row_blocks(self.x.shape):
+                found[rows] = (self.x[rows] ** 2).mean(axis=1)
+            return np.sqrt(found, out=found)
+
+    @cached_property
+    def reach(self) -> Float64Array:
+        """(|x_i| + |mu|)/s, (rows, n)."""
+        found = np.empty(self.x.shape)
+        with np.errstate(all="ignore"):
+            for rows in row_blocks(self.x.shape):
+                here = np.abs(self.x[rows], out=found[rows])
+                here += np.abs(self.mu[rows, None])
+                here /= self.s[rows, None]
+        return found
+
+
+def _size(values: Float64Array) -> Float64Array:
+    """|values|, in place."""
+    return np.abs(values, out=values)
+
 
 class Exact:
     """Exact results of one layer-norm case, each evaluated when first asked for."""
@@ -65,15 +102,17 @@ class Exact:
         """Take the case's exact values; nothing is evaluated yet."""
         self.case = case
         self.wide = case.dtype == "float64"
+        self._pairs: dict[str, Pair] = {}
         x = case.matrix("x")
         self.x0 = x[:, 0] if case.n else np.zeros(case.rows)
         with np.errstate(all="ignore"):
-            reach = np.abs(x).max(axis=1) if x.size else np.zeros(case.rows)
+            # max|x|, (rows,)
+            self.reach = np.maximum(x.max(axis=1), -x.min(axis=1)) if x.size else np.zeros(case.rows)
             centred: Any = DoubleDouble(x) - DoubleDouble(self.x0)[:, None] if self.wide else x - self.x0[:, None]
             deviation = centred.hi if isinstance(centred, DoubleDouble) else centred
             if self.wide:
                 # x - x0 overflows near the end of the range: halve first.
-                huge = reach > 2.0**1020
+                huge = self.reach > 2.0**1020
                 if huge.any():
                     quarter = np.where(huge, 0.25, 1.0)
                     centred = DoubleDouble(x * quarter[:, None]) - DoubleDouble(self.x0 * quarter)[:, None]
@@ -87,8 +126,8 @@ class Exact:
                 exponent = np.frexp(np.where(np.isfinite(spread), spread, 2.0**1023))[1]
                 exponent = np.where(spread > 0, exponent, 0)
                 self.centred: Any = DoubleDouble(
-                    np.ldexp(centred.hi, (shift - exponent)[:, None]),
-                    np.ldexp(centred.lo, (shift - exponent)[:, None]),
+                    scaled(centred.hi, (shift - exponent)[:, None]),
+                    scaled(centred.lo, (shift - exponent)[:, None]),
                 )
                 self.exponent = exponent.astype(np.int64)
                 # exact: a power of two times eps, unless it underflows beside a variance of order 1
@@ -124,10 +163,32 @@ class Exact:
         """y, mu (from the pivot), var, r, xhat in scaled units."""
         return self._call(first, "")
 
+    # Each adjoint alone, from what the forward has computed: not every case asks for all, and no backward begins anew.
+
+    def _adjoint(self, name: str, *arguments: Any) -> dict[str, Any]:
+        with np.errstate(all="ignore"):
+            result: dict[str, Any] = getattr(first, f"layer_norm{self._affine()[0]}_vjp_{name}")(*arguments)
+        return result
+
+    @property
+    def _dy(self) -> Any:
+        return self._lift(self.case.matrix("dy"))
+
     @cached_property
-    def backward(self) -> dict[str, Any]:
-        """x_bar (scaled), gamma_bar, beta_bar for the case's dy."""
-        return self._call(first, "_vjp", self._lift(self.case.matrix("dy")))
+    def dx(self) -> dict[str, Any]:
+        """x_bar (scaled) for the case's dy."""
+        forward = self.forward
+        return self._adjoint("x_bar", *self._affine(("weight",))[1], self._dy, forward["d"], forward["r"])
+
+    @cached_property
+    def dweight(self) -> dict[str, Any]:
+        """gamma_bar for the case's dy."""
+        return self._adjoint("gamma_bar", self._dy, self.forward["xhat"])
+
+    @cached_property
+    def dbias(self) -> dict[str, Any]:
+        """beta_bar for the case's dy."""
+        return self._adjoint("beta_bar", self._dy)
 
     def _tangent(self, name: str) -> Any:
         """Tangent or cotangent of an argument, zeros where the case has none; x's are scaled like x."""
@@ -141,7 +202,7 @@ class Exact:
     def jvp(self) -> dict[str, Any]:
         """y_dot for the tangents tx, tweight, tbias."""
         with np.errstate(all="ignore"):
-            tx = np.ldexp(self._tangent("tx"), -self.exponent[:, None])
+            tx = scaled(self._tangent("tx"), -self.exponent[:, None])
         given = [self._lift(tx)]
         given += [self._lift(self._tangent(f"t{p}")) for p in ("weight", "bias") if self.case.has(p)]
         return self._call(first, "_jvp", *given)
@@ -150,15 +211,15 @@ class Exact:
     def double_backward(self) -> dict[str, Any]:
         """x_bar2, gamma_bar2, beta_bar2, y_bar_bar2 for the cotangents vx, vweight, vbias of dx, dweight, dbias."""
         with np.errstate(all="ignore"):
-            vx = np.ldexp(self._tangent("vx"), -self.exponent[:, None])
-        given = [self._lift(self.case.matrix("dy")), self._lift(vx)]
+            vx = scaled(self._tangent("vx"), -self.exponent[:, None])
+        given = [self._dy, self._lift(vx)]
         given += [self._lift(self._tangent(f"v{p}")) for p in ("weight", "bias") if self.case.has(p)]
         return self._call(second, "_vjp_vjp", *given)
 
     def _along(self, name: str) -> tuple[Dual, list[Any]]:
         """x with its derivative along a tangent of the case, and tangents of zero for the parameters."""
         with np.errstate(all="ignore"):
-            tangent = np.ldexp(self._tangent(name), -self.exponent[:, None])
+            tangent = scaled(self._tangent(name), -self.exponent[:, None])
         zeros = [self._lift(np.zeros(self.case.n)) for p in ("weight", "bias") if self.case.has(p)]
         return Dual(self.centred, self._lift(tangent)), zeros
 
@@ -167,23 +228,23 @@ class Exact:
         """y_dot along tx of x alone, differentiated along sx."""
         x, zeros = self._along("sx")
         with np.errstate(all="ignore"):
-            tx = self._lift(np.ldexp(self._tangent("tx"), -self.exponent[:, None]))
+            tx = self._lift(scaled(self._tangent("tx"), -self.exponent[:, None]))
         return {key: value.tangent for key, value in self._call(first, "_jvp", tx, *zeros, x=x).items()}
 
     @cached_property
     def gradient_of_jvp(self) -> dict[str, Any]:
         """The gradient of <dy, y_dot> for x, y_dot along tx of x alone: <dx, tx> is the same number."""
         with np.errstate(all="ignore"):
-            tx = self._lift(np.ldexp(self._tangent("tx"), -self.exponent[:, None]))
-        return self._call(second, "_vjp_vjp", self._lift(self.case.matrix("dy")), tx, *self._along("tx")[1])
+            tx = self._lift(scaled(self._tangent("tx"), -self.exponent[:, None]))
+        return self._call(second, "_vjp_vjp", self._dy, tx, *self._along("tx")[1])
 
     @cached_property
     def forward_over_reverse(self) -> dict[str, Any]:
         """The derivative of dx along tx, tweight, tbias: second derivatives of <dy, y> are symmetric, so that it is the
         double backward with the tangents for vx, vweight, vbias."""
         with np.errstate(all="ignore"):
-            tx = np.ldexp(self._tangent("tx"), -self.exponent[:, None])
-        given = [self._lift(self.case.matrix("dy")), self._lift(tx)]
+            tx = scaled(self._tangent("tx"), -self.exponent[:, None])
+        given = [self._dy, self._lift(tx)]
         given += [self._lift(self._tangent(f"t{p}")) for p in ("weight", "bias") if self.case.has(p)]
         return self._call(second, "_vjp_vjp", *given)
 
@@ -192,8 +253,8 @@ class Exact:
         """The double backward, differentiated along wx: the Hessian of <dx, vx> + ... is symmetric."""
         x, _ = self._along("wx")
         with np.errstate(all="ignore"):
-            vx = np.ldexp(self._tangent("vx"), -self.exponent[:, None])
-        given = [self._lift(self.case.matrix("dy")), self._lift(vx)]
+            vx = scaled(self._tangent("vx"), -self.exponent[:, None])
+        given = [self._dy, self._lift(vx)]
         given += [self._lift(self._tangent(f"v{p}")) for p in ("weight", "bias") if self.case.has(p)]
         return {"x_bar2": self._call(second, "_vjp_vjp", *given, x=x)["x_bar2"].tangent}
 
@@ -203,8 +264,8 @@ class Exact:
         forward = self.forward
         with np.errstate(all="ignore"):
             x = self.case.matrix("x")
-            x = np.ldexp(x, -self.exponent[:, None]) if self.wide else x
-            x0 = np.ldexp(self.x0, -self.exponent)
+            x = scaled(x, -self.exponent[:, None])
+            x0 = scaled(self.x0, -self.exponent)
             root = self._high(forward["r"])
             return Statistics(
                 x=x,
@@ -227,13 +288,18 @@ class Exact:
         Shapes: y, dx, d2x, d2dy, ty, tty, rty, fdx, d3x (rows, n); dweight, dbias, d2weight, d2bias (n,); mean, rstd
         (rows,). Raises KeyError for an unknown name.
         """
+        if output not in self._pairs:
+            self._pairs[output] = self._pair(output)
+        return self._pairs[output]
+
+    def _pair(self, output: str) -> Pair:
         source, key, power = {
             "y": ("forward", "y", 0),
             "mean": ("forward", "mu", 1),
             "rstd": ("forward", "r", -1),
-            "dx": ("backward", "x_bar", -1),
-            "dweight": ("backward", "gamma_bar", 0),
-            "dbias": ("backward", "beta_bar", 0),
+            "dx": ("dx", "x_bar", -1),
+            "dweight": ("dweight", "gamma_bar", 0),
+            "dbias": ("dbias", "beta_bar", 0),
             "ty": ("jvp", "y_dot", 0),
             "d2x": ("double_backward", "x_bar2", -1),
             "d2weight": ("double_backward", "gamma_bar2", 0),
@@ -246,11 +312,11 @@ class Exact:
         }[output]
         value = getattr(self, source)[key]
         hi = self._high(value)
-        lo = value.lo if isinstance(value, DoubleDouble) else np.zeros_like(hi)
+        lo = value.lo if isinstance(value, DoubleDouble) else np.broadcast_to(0.0, hi.shape)
         if power and self.wide:  # else the rows are not scaled
             shift = self.exponent[:, None] * power if hi.ndim == 2 else self.exponent * power
             with np.errstate(all="ignore"):
-                hi, lo = np.ldexp(hi, shift), np.ldexp(lo, shift)
+                hi, lo = scaled(hi, shift), scaled(lo, shift)
         if output == "mean":
             with np.errstate(all="ignore"):
                 total = DoubleDouble(hi, lo) + DoubleDouble(self.x0)

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from lnverify.case import Case
-from lnverify.floats import FORMATS, Float64Array, FloatArray
+from lnverify.floats import FORMATS, Float64Array, FloatArray, scaled
 
 REGIMES = (
     "normal", "rows", "heavy", "outlier", "alternating", "integers", "one_hot", "constant", "step", "zero", "mixed",
@@ -31,6 +31,7 @@ DYS = (
     "normal", "ones", "expanded", "output", "one_hot", "last_row", "last_column", "block_edges", "integers",
     "zero_mean",
 )  # fmt: skip
+OTHER = ("alternating", "integers", "one_hot", "constant", "step", "zero")  # regimes that begin with no normal numbers
 Recipe = Mapping[str, Any]
 
 
@@ -42,9 +43,15 @@ def normal(seed: int, shape: tuple[int, ...]) -> Float64Array:
     """Numbers with mean 0 and variance 1, nearly normal (sum of four 16-bit integers, |z| < 3.5)."""
     raw = _raw(seed, prod(shape))
     # Added two and two within the 64 bits, in 32 each, where nothing carries over.
-    halves = (raw & np.uint64(0x0000FFFF0000FFFF)) + (raw >> np.uint64(16) & np.uint64(0x0000FFFF0000FFFF))
-    total = ((halves & np.uint64(0xFFFFFFFF)) + (halves >> np.uint64(32))).astype(np.float64) - 131070.0
-    return (total / 37837.0).reshape(shape)
+    for shift, kept in ((16, 0x0000FFFF0000FFFF), (32, 0xFFFFFFFF)):
+        others = raw >> np.uint64(shift)
+        others &= np.uint64(kept)
+        raw &= np.uint64(kept)
+        raw += others
+    total = raw.view(np.int64).astype(np.float64)
+    total -= 131070.0
+    total /= 37837.0
+    return total.reshape(shape)
 
 
 def integers(seed: int, shape: tuple[int, ...], low: int, high: int) -> Float64Array:
@@ -54,13 +61,14 @@ def integers(seed: int, shape: tuple[int, ...], low: int, high: int) -> Float64A
 
 
 def _x(recipe: Recipe, rows: int, n: int) -> Float64Array:
-    seed, regime = recipe["seed"], recipe["regime"]
-    z = normal(seed, (rows, n))
-    sign = np.where(integers(seed + 1, (rows, 1), 0, 1) == 0, 1.0, -1.0)
-    offset = sign * recipe.get("mean", 0.0)
+    seed, regime, mean = recipe["seed"], recipe["regime"], recipe.get("mean", 0.0)
+    z = np.empty((rows, n)) if regime in OTHER else normal(seed, (rows, n))
+    # no z is -0.0, to which a zero with a sign would make a difference
+    offset = mean * np.where(integers(seed + 1, (rows, 1), 0, 1) == 0, 1.0, -1.0) if mean else np.zeros((1, 1))
     if regime == "rows":  # every row has a scale of its own: statistics that leak between rows show
         z = z * np.ldexp(1.0, integers(seed + 2, (rows, 1), -4, 4).astype(int))
-        offset = offset * (1.0 + 0.5 * integers(seed + 3, (rows, 1), 0, 3))
+        if mean:
+            offset = offset * (1.0 + 0.5 * integers(seed + 3, (rows, 1), 0, 3))
     elif regime == "heavy":
         z = z * np.ldexp(1.0, (integers(seed + 2, (rows, n), 0, 255) >= 224).astype(int) * 5)
     elif regime == "outlier" and n and rows:
@@ -85,21 +93,21 @@ def _x(recipe: Recipe, rows: int, n: int) -> Float64Array:
         constant = normal(seed + 2, (rows, 1)) + np.zeros((rows, n))
         z = np.where(kind == 1, constant, np.where(kind == 2, 0.0, np.where(kind == 3, z + 8.0, z)))
     with np.errstate(over="ignore", under="ignore"):  # build clips what overflows
-        return np.ldexp(z + offset, int(recipe.get("scale", 0)))
+        return scaled(z + offset if mean else z, np.asarray(recipe.get("scale", 0)))
 
 
 def _weight(form: str, seed: int, n: int, dtype: str) -> Float64Array:
-    z = normal(seed, (n,))
     if form == "ones":
         return np.ones(n)
     if form == "zero":
         return np.zeros(n)
+    if form == "powers":
+        return np.ldexp(1.0, integers(seed + 1, (n,), -3, 3).astype(int))
+    z = normal(seed, (n,))
     if form == "zeros":
         return np.where(integers(seed + 1, (n,), 0, 2) == 0, 0.0, z)
     if form == "negative":
         return -np.abs(z) - 0.25
-    if form == "powers":
-        return np.ldexp(1.0, integers(seed + 1, (n,), -3, 3).astype(int))
     if form == "huge":
         return np.ldexp(z, 6 if dtype == "float16" else 40)
     return z + np.copysign(0.5, z)
@@ -145,7 +153,7 @@ def build(recipe: Recipe) -> Case:
 
     def add(name: str, values: Float64Array, where: tuple[int, ...], kind: str) -> None:
         limit = FORMATS[kind].largest
-        array = FloatArray.of(np.clip(values, -limit, limit), kind)
+        array = FloatArray.of(np.clip(values, -limit, limit, out=values), kind)
         bits = array.bits if values.size == prod(where) else array.bits[np.arange(rows) % made]
         arrays[name] = FloatArray(kind, bits.reshape(where))
 

@@ -55,7 +55,7 @@ class Yardstick:
     @cached_property
     def broken(self) -> Rows:
         """Rows of x that are not finite, (rows,)."""
-        return np.asarray(~np.isfinite(self.case.matrix("x")).all(axis=1))
+        return np.asarray(~np.isfinite(self.exact.reach))
 
     @cached_property
     def range(self) -> Range:
@@ -75,7 +75,8 @@ class Yardstick:
         """The closed-form bounds in a tier."""
         key = (tier, points)
         if key not in self._bounds:
-            self._bounds[key] = Bounds(self.case, self.exact, self.precision, tier, points)
+            plain = self.bounds(tier) if points else None
+            self._bounds[key] = Bounds(self.case, self.exact, self.precision, tier, points, plain)
         return self._bounds[key]
 
     def bound(self, output: str, tier: str = "det", points: bool = False) -> Float64Array:

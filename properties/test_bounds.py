@@ -9,6 +9,7 @@ import pytest
 from hypothesis import event, given, target
 from hypothesis import strategies as st
 
+from lnverify import row_range as row_ranges
 from lnverify.bounds import Bounds, Precision, roundings
 from lnverify.case import Case
 from lnverify.floats import FORMATS, Float64Array, FloatArray, distance, round_values
@@ -19,6 +20,7 @@ from properties.drawing import quiet, recipe, recipes
 from properties.right_algorithms import BACKWARDS, OUTPUTS, STATISTICS, SUMS
 
 OUT = ("y", "dx", "dweight", "dbias")
+WIDE = ("float64", "float32", "bfloat16")  # as wide as what they compute in
 WORST: dict[str, tuple[float, str]] = {}
 
 
@@ -245,6 +247,31 @@ def ranged(row: list[float], dtype: str = "float32", **changes: float) -> tuple[
 ])  # fmt: skip
 def test_classes_of_range(row, dtype, want):
     assert ranged(row, dtype) == want
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
+def test_a_look_at_the_largest_elements_tells_what_all_of_them_tell(dtype, monkeypatch):
+    """Scales from the middle of the range to its ends, a NaN in x, in dy, and an infinite weight among them."""
+    top, told = FORMATS[dtype].max_exponent, set()
+    for number, scale in enumerate([*range(-top, top, max(top // 12, 1)), 0, 0, 0]):
+        weight = "huge" if number % 3 == 1 else "normal"
+        drawn = {"dtype": dtype, "batch": [5], "shape": [9], "regime": "rows", "mean": 2.0, "scale": scale, "eps": 1e-5,
+                 "seed": number, "weight": weight, "bias": "normal", "dy": "normal", "tangents": True}  # fmt: skip
+        case = build(drawn)
+        odd = {"x": number % 5 == 1 and np.nan, "dy": number % 7 == 3 and np.nan, "weight": number % 11 == 5 and np.inf}
+        if number % 4 == 3:  # sums over rows beyond the range
+            case = case.with_arrays(dy=FloatArray.of(case.arrays["dy"].values * 2.0 ** (top - 2), dtype))
+        for name in (name for name, value in odd.items() if value):
+            values = case.arrays[name].values.copy()
+            values.ravel()[3] = odd[name]
+            case = case.with_arrays(**{name: FloatArray.of(values, dtype)})
+        found = []
+        for large in (1, 1 << 30):
+            monkeypatch.setattr(row_ranges, "LARGE", large)
+            found.append(row_range(case, Exact(case), Precision.of(dtype)))
+        assert found[0] == found[1]
+        told |= {name for name, value in vars(found[0]).items() if np.any(value)}
+    assert told == {"grey", "backward", "derivatives"} | ({"excused", "column"} if dtype in WIDE else set())
 
 
 def test_range_is_by_row():

@@ -8,6 +8,7 @@ differentiation rule show that the witnesses can tell a wrong derivation from a 
 from __future__ import annotations
 
 import importlib
+import inspect
 import sys
 from fractions import Fraction
 from pathlib import Path
@@ -172,6 +173,18 @@ def test_closed_form_is_another_order_of_evaluation(reference, suffix):
     assert all(close(closed[name], chain[name], rounding_bound) for name in chain)
 
 
+@pytest.mark.parametrize("suffix", VARIANTS)
+def test_each_adjoint_alone_is_that_of_the_whole_reverse_mode(reference, suffix):
+    point = arguments(reference.program.vjp(reference.normalizers.layer_norm(suffix)))
+    forward = {name: value for name, value in point.items() if name != "y_bar"}
+    known = {**point, **getattr(first, f"layer_norm{suffix}")(**forward)}
+    for name, value in getattr(first, f"layer_norm{suffix}_vjp")(**point).items():
+        alone = getattr(first, f"layer_norm{suffix}_vjp_{name}")
+        given = {argument: known[argument] for argument in inspect.signature(alone).parameters}
+        assert "x" not in given
+        assert (alone(**given)[name] == value).all()
+
+
 def test_signatures(reference):
     """The order of arguments and of results is part of the interface."""
     p = reference.normalizers.layer_norm()
@@ -184,7 +197,7 @@ def test_signatures(reference):
     result = second.layer_norm_vjp_vjp(**arguments(twice))
     assert all(value == 0 for value in result["beta_bar2"])
     assert result["beta_bar2"].shape == (4,)
-    assert list(first.layer_norm_plain(np.eye(3), 1e-5)) == ["y", "mu", "var", "r", "xhat"]
+    assert list(first.layer_norm_plain(np.eye(3), 1e-5)) == ["y", "mu", "d", "var", "r", "xhat"]
 
 
 def test_every_theorem_is_proved(reference):

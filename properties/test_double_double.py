@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lnverify import double_double
 from lnverify.double_double import DoubleDouble
 
 QUIET = settings(deadline=None, derandomize=True, database=None, max_examples=250)
@@ -174,3 +175,22 @@ def test_numpy_arrays_on_the_left_defer():
     total = np.array([1.0, 2.0]) + DoubleDouble(np.array([2.0**-60, 2.0**-70]))
     assert isinstance(total, DoubleDouble)
     assert total.lo.tolist() == [2.0**-60, 2.0**-70]
+
+
+def bits(value: DoubleDouble) -> np.ndarray:
+    return np.stack([value.hi, value.lo]).view(np.uint64)
+
+
+@pytest.mark.parametrize("words", [(1, 1), (1, 2), (2, 1), (2, 2)])
+def test_large_arrays_have_the_bits_of_their_rows(words, monkeypatch):
+    """From LARGE elements on the steps write into memory that is there; a number of one word skips what is zero."""
+    rng = np.random.default_rng(7)
+    hi = rng.normal(size=(2, 5, 40)) * 2.0 ** rng.integers(-40, 40, (2, 5, 40))
+    a, b = (DoubleDouble(h) if one == 1 else DoubleDouble(h, h * 2.0**-55) for h, one in zip(hi, words, strict=True))
+    two = [DoubleDouble(value.hi, value.lo) for value in (a, b)]  # the same numbers, their zeros carried through
+    kinds = (lambda a, b: a + b, lambda a, b: a - b, lambda a, b: a * b, lambda a, b: a / b, lambda a, b: a * a,
+             lambda a, b: a / 7.0, lambda a, b: (a * b[:1]).sum(axis=1), lambda a, b: a[:, :1] * b)  # fmt: skip
+    small = [bits(kind(a, b)) for kind in kinds]
+    assert all((found == bits(kind(*two))).all() for found, kind in zip(small, kinds, strict=True))
+    monkeypatch.setattr(double_double, "LARGE", 2)
+    assert all((found == bits(kind(a, b))).all() for found, kind in zip(small, kinds, strict=True))

@@ -19,7 +19,7 @@ from emit_latex import equations, latex
 from emit_numpy import function, module
 from normalizers import AFFINE, layer_norm, layer_norm_vjp_closed
 from norms import NORMS
-from program import Program, jvp, tidy, vjp
+from program import Program, alone, jvp, tidy, vjp
 from prove import closed_forms, refuted, theorems
 from tensors import name_of
 
@@ -36,11 +36,13 @@ def names(tensors: Sequence[object]) -> str:
 def first_order(suffix: str) -> list[str]:
     """The first-order functions of one variant."""
     p, closed = layer_norm(suffix), layer_norm_vjp_closed(suffix)
-    forward = p.returning("y", "mu", "var", "r", "xhat")
+    forward = p.returning("y", "mu", "d", "var", "r", "xhat")
+    bars = [alone(vjp(p), name_of(bar), "d", "r", "xhat") for bar in vjp(p).outputs]
     inputs = [tensor for tensor in p.inputs if name_of(tensor) not in p.fixed]
     return [
         function(forward, f"Layer normalisation of each row of x, given {names(p.inputs)}.\n\n{SOURCE}"),
         function(vjp(p), f"Reverse mode of `{p.name}`: the adjoints of {names(inputs)}, as derived."),
+        *(function(bar, f"One adjoint of `{p.name}`, given {names(bar.inputs)}.") for bar in bars),
         function(jvp(p), f"Forward mode of `{p.name}`: the tangent of y."),
         function(closed, f"Reverse mode of `{p.name}` in its compact form, proved equal for every H."),
     ]

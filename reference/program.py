@@ -307,3 +307,16 @@ def tidy(p: Program) -> Program:
             alive.insert(0, statement)
             needed |= set(statement.reads)
     return Program(p.name, p.inputs, tuple(alive), p.outputs, p.fixed)
+
+
+def alone(p: Program, output: str, *known: str) -> Program:
+    """What computes one output of a program, given some of what the program computes on the way, as far as it is read.
+
+    Inputs that are not read any more are left out.
+    """
+    given = [p.homes[name] for name in known if name in p.homes]
+    body = [statement for statement in p.body if not set(statement.targets) & set(given)]
+    rest = tidy(Program(p.name, (*p.inputs, *given), tuple(body), (p.homes[output],), p.fixed))
+    read = {name for statement in rest.body for name in statement.reads}
+    inputs = tuple(tensor for tensor in rest.inputs if name_of(tensor) in read)
+    return Program(f"{p.name}_{output}", inputs, rest.body, rest.outputs, rest.fixed)

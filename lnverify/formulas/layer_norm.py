@@ -26,7 +26,7 @@ def layer_norm(x: Any, gamma: Any, beta: Any, eps: Any) -> dict[str, Any]:
     r = 1 / sqrt(eps + var)
     xhat = r[:, None] * d
     y = gamma * xhat + beta
-    return {"y": y, "mu": mu, "var": var, "r": r, "xhat": xhat}
+    return {"y": y, "mu": mu, "d": d, "var": var, "r": r, "xhat": xhat}
 
 
 def layer_norm_vjp(x: Any, gamma: Any, beta: Any, eps: Any, y_bar: Any) -> dict[str, Any]:
@@ -48,6 +48,32 @@ def layer_norm_vjp(x: Any, gamma: Any, beta: Any, eps: Any, y_bar: Any) -> dict[
     gamma_bar = contract("bi,bi->i", xhat, y_bar)
     beta_bar = contract("bi->i", y_bar)
     return {"x_bar": x_bar, "gamma_bar": gamma_bar, "beta_bar": beta_bar}
+
+
+def layer_norm_vjp_x_bar(gamma: Any, y_bar: Any, d: Any, r: Any) -> dict[str, Any]:
+    """One adjoint of `layer_norm`, given gamma, y_bar, d, r."""
+    (H,) = sizes("i", gamma=(gamma, "i"), y_bar=(y_bar, "bi"), d=(d, "bi"), r=(r, "b"))
+    xhat_bar = gamma * y_bar
+    r_bar = contract("bi,bi->b", d, xhat_bar)
+    var_bar = -(r**3) * r_bar / 2
+    d_bar = 2 * var_bar[:, None] * d / H + r[:, None] * xhat_bar
+    mu_bar = -contract("bi->b", d_bar)
+    x_bar = d_bar + mu_bar[:, None] / H
+    return {"x_bar": x_bar}
+
+
+def layer_norm_vjp_gamma_bar(y_bar: Any, xhat: Any) -> dict[str, Any]:
+    """One adjoint of `layer_norm`, given y_bar, xhat."""
+    sizes("", y_bar=(y_bar, "bi"), xhat=(xhat, "bi"))
+    gamma_bar = contract("bi,bi->i", xhat, y_bar)
+    return {"gamma_bar": gamma_bar}
+
+
+def layer_norm_vjp_beta_bar(y_bar: Any) -> dict[str, Any]:
+    """One adjoint of `layer_norm`, given y_bar."""
+    sizes("", y_bar=(y_bar, "bi"))
+    beta_bar = contract("bi->i", y_bar)
+    return {"beta_bar": beta_bar}
 
 
 def layer_norm_jvp(
@@ -109,7 +135,7 @@ def layer_norm_weight(x: Any, gamma: Any, eps: Any) -> dict[str, Any]:
     r = 1 / sqrt(eps + var)
     xhat = r[:, None] * d
     y = gamma * xhat
-    return {"y": y, "mu": mu, "var": var, "r": r, "xhat": xhat}
+    return {"y": y, "mu": mu, "d": d, "var": var, "r": r, "xhat": xhat}
 
 
 def layer_norm_weight_vjp(x: Any, gamma: Any, eps: Any, y_bar: Any) -> dict[str, Any]:
@@ -128,6 +154,25 @@ def layer_norm_weight_vjp(x: Any, gamma: Any, eps: Any, y_bar: Any) -> dict[str,
     x_bar = d_bar + mu_bar[:, None] / H
     gamma_bar = contract("bi,bi->i", xhat, y_bar)
     return {"x_bar": x_bar, "gamma_bar": gamma_bar}
+
+
+def layer_norm_weight_vjp_x_bar(gamma: Any, y_bar: Any, d: Any, r: Any) -> dict[str, Any]:
+    """One adjoint of `layer_norm_weight`, given gamma, y_bar, d, r."""
+    (H,) = sizes("i", gamma=(gamma, "i"), y_bar=(y_bar, "bi"), d=(d, "bi"), r=(r, "b"))
+    xhat_bar = gamma * y_bar
+    r_bar = contract("bi,bi->b", d, xhat_bar)
+    var_bar = -(r**3) * r_bar / 2
+    d_bar = 2 * var_bar[:, None] * d / H + r[:, None] * xhat_bar
+    mu_bar = -contract("bi->b", d_bar)
+    x_bar = d_bar + mu_bar[:, None] / H
+    return {"x_bar": x_bar}
+
+
+def layer_norm_weight_vjp_gamma_bar(y_bar: Any, xhat: Any) -> dict[str, Any]:
+    """One adjoint of `layer_norm_weight`, given y_bar, xhat."""
+    sizes("", y_bar=(y_bar, "bi"), xhat=(xhat, "bi"))
+    gamma_bar = contract("bi,bi->i", xhat, y_bar)
+    return {"gamma_bar": gamma_bar}
 
 
 def layer_norm_weight_jvp(x: Any, gamma: Any, eps: Any, x_dot: Any, gamma_dot: Any) -> dict[str, Any]:
@@ -182,7 +227,7 @@ def layer_norm_bias(x: Any, beta: Any, eps: Any) -> dict[str, Any]:
     r = 1 / sqrt(eps + var)
     xhat = r[:, None] * d
     y = beta + xhat
-    return {"y": y, "mu": mu, "var": var, "r": r, "xhat": xhat}
+    return {"y": y, "mu": mu, "d": d, "var": var, "r": r, "xhat": xhat}
 
 
 def layer_norm_bias_vjp(x: Any, beta: Any, eps: Any, y_bar: Any) -> dict[str, Any]:
@@ -199,6 +244,24 @@ def layer_norm_bias_vjp(x: Any, beta: Any, eps: Any, y_bar: Any) -> dict[str, An
     x_bar = d_bar + mu_bar[:, None] / H
     beta_bar = contract("bi->i", y_bar)
     return {"x_bar": x_bar, "beta_bar": beta_bar}
+
+
+def layer_norm_bias_vjp_x_bar(y_bar: Any, d: Any, r: Any) -> dict[str, Any]:
+    """One adjoint of `layer_norm_bias`, given y_bar, d, r."""
+    (H,) = sizes("i", y_bar=(y_bar, "bi"), d=(d, "bi"), r=(r, "b"))
+    r_bar = contract("bi,bi->b", d, y_bar)
+    var_bar = -(r**3) * r_bar / 2
+    d_bar = 2 * var_bar[:, None] * d / H + r[:, None] * y_bar
+    mu_bar = -contract("bi->b", d_bar)
+    x_bar = d_bar + mu_bar[:, None] / H
+    return {"x_bar": x_bar}
+
+
+def layer_norm_bias_vjp_beta_bar(y_bar: Any) -> dict[str, Any]:
+    """One adjoint of `layer_norm_bias`, given y_bar."""
+    sizes("", y_bar=(y_bar, "bi"))
+    beta_bar = contract("bi->i", y_bar)
+    return {"beta_bar": beta_bar}
 
 
 def layer_norm_bias_jvp(x: Any, beta: Any, eps: Any, x_dot: Any, beta_dot: Any) -> dict[str, Any]:
@@ -246,7 +309,7 @@ def layer_norm_plain(x: Any, eps: Any) -> dict[str, Any]:
     r = 1 / sqrt(eps + var)
     xhat = r[:, None] * d
     y = xhat
-    return {"y": y, "mu": mu, "var": var, "r": r, "xhat": xhat}
+    return {"y": y, "mu": mu, "d": d, "var": var, "r": r, "xhat": xhat}
 
 
 def layer_norm_plain_vjp(x: Any, eps: Any, y_bar: Any) -> dict[str, Any]:
@@ -256,6 +319,17 @@ def layer_norm_plain_vjp(x: Any, eps: Any, y_bar: Any) -> dict[str, Any]:
     d = x - mu[:, None]
     var = contract("bi,bi->b", d, d) / H
     r = 1 / sqrt(eps + var)
+    r_bar = contract("bi,bi->b", d, y_bar)
+    var_bar = -(r**3) * r_bar / 2
+    d_bar = 2 * var_bar[:, None] * d / H + r[:, None] * y_bar
+    mu_bar = -contract("bi->b", d_bar)
+    x_bar = d_bar + mu_bar[:, None] / H
+    return {"x_bar": x_bar}
+
+
+def layer_norm_plain_vjp_x_bar(y_bar: Any, d: Any, r: Any) -> dict[str, Any]:
+    """One adjoint of `layer_norm_plain`, given y_bar, d, r."""
+    (H,) = sizes("i", y_bar=(y_bar, "bi"), d=(d, "bi"), r=(r, "b"))
     r_bar = contract("bi,bi->b", d, y_bar)
     var_bar = -(r**3) * r_bar / 2
     d_bar = 2 * var_bar[:, None] * d / H + r[:, None] * y_bar

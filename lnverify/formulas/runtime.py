@@ -71,7 +71,8 @@ def contract(spec: str, /, *operands: Any) -> Any:
         present = [letter for letter in order if letter in letters]
         axes = tuple(letters.index(letter) for letter in present)
         aligned = operand if axes == tuple(range(len(axes))) else operand.transpose(axes)
-        aligned = aligned[tuple(slice(None) if letter in letters else None for letter in order)]
+        if len(present) < len(order):
+            aligned = aligned[tuple(slice(None) if letter in letters else None for letter in order)]
         product = aligned if product is None else product * aligned
     over = tuple(range(len(result), len(order)))
     if not over:
