@@ -8,7 +8,7 @@ import pytest
 from lnverify.adapters.calling import WITHIN
 from lnverify.adapters.two_threads import ROUNDS
 from lnverify.floats import FloatArray
-from lnverify.protocol import HISTORIES
+from lnverify.protocol import CROWD, HISTORIES
 from lnverify.subject import declare
 from lnverify.target import resolve
 from tests.adapter_samples import arrays, ask, assert_right, np_backward, np_forward, plain
@@ -32,10 +32,10 @@ def test_a_right_subject_is_right_whatever_happened(history, target):
         return
     assert_right(response, given)
     assert response.changed == ()
-    assert ("dx" in response.arrays) == (history != "threads")
+    assert ("dx" in response.arrays) == (history not in ("threads", "detached"))
 
 
-@pytest.mark.parametrize("history", ["overwritten", "followed"])
+@pytest.mark.parametrize("history", ["overwritten", "followed", "viewed", "detached"])
 def test_numpy_subjects_know_the_histories_of_memory(history):
     given = arrays()
     assert_right(ask(resolve(np_forward), given, "y", history=history), given)
@@ -91,6 +91,11 @@ def test_what_a_numpy_subject_sees_of_each_history():
         ("forward", True), ("forward", False), ("backward", True), ("backward", True),
     ]  # fmt: skip
     assert seen("repeated")[0] == [("forward", True), ("backward", True), ("backward", True)]
+    assert seen("resumed")[0] == [
+        ("forward", True), ("backward", True), *[("forward", False)] * CROWD, *[("backward", False)] * CROWD,
+        ("backward", True),
+    ]  # fmt: skip
+    assert seen("viewed")[0] == [("forward", True), *[("forward", False)] * CROWD, ("backward", True)]
     assert seen("lower")[0] == [("forward", False), ("forward", True), ("backward", True)]
     calls, (first, second) = seen("overwritten")
     assert calls == [("forward", False), ("forward", True), ("backward", True)]
@@ -108,7 +113,7 @@ def test_a_torch_backward_is_called_again_where_it_is_repeated():
         return x * weight
 
     given = {name: array for name, array in arrays().items() if name != "bias"}
-    for history, count in (("", 1), ("repeated", 2)):
+    for history, count in (("", 1), ("repeated", 2), ("resumed", 2 + CROWD)):
         calls.clear()
         ask(resolve(scaled), given, "y", "dx", history=history)
         assert len(calls) == count

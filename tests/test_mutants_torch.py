@@ -87,6 +87,8 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "grad-mode-left-off": outlived.refused_before,
     "inference-ones-kept": outlived.inferred_before,
     "odd-threads": outlived.with_three_threads,
+    "workspace-given-back": outlived.backward_resumed,
+    "output-given-back": outlived.detached_first,
 }
 CLASSES: dict[str, Callable[[Any], Any]] = {
     "module-eps-not-forwarded": lambda c: c(6, eps=0.5)(torch.arange(6.0)).tolist(),

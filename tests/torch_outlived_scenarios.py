@@ -73,6 +73,25 @@ def made_for_inference(f: Any) -> Any:
         return x.clone()
 
 
+def backward_resumed(f: Any) -> Any:
+    """dx of a second backward, after another forward and its backward."""
+    x, w, b = inputs()
+    y = f(x, SHAPE, w, b, 1e-5)
+    torch.autograd.grad(y, x, dy(), retain_graph=True)
+    other = normal(4, 6, seed=5) * 3
+    torch.autograd.grad(f(other, SHAPE, w, b, 1e-5), other, dy())
+    return torch.autograd.grad(y, x, dy())
+
+
+def detached_first(f: Any) -> Any:
+    """What y.detach() holds after a later call, without gradients, where y is dropped."""
+    x = normal(4, 6, grad=False)
+    with torch.no_grad():
+        y = f(x, SHAPE, None, None, 1e-5).detach()
+        f(x * 2 + x.flip(0), SHAPE, None, None, 1e-5)
+    return y
+
+
 def refused_before(f: Any) -> Any:
     """Whether gradients are recorded after a call with a weight of another length."""
     with contextlib.suppress(RuntimeError, ValueError):

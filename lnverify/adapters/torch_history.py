@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from lnverify.adapters.two_threads import at_once
-from lnverify.protocol import CROWD
+from lnverify.protocol import CROWD, later
 
 Tensors = Mapping[str, Any]
 
@@ -48,6 +48,16 @@ def others(leaves: Tensors) -> dict[str, Any]:
     """The leaves with another x, the parameters the same."""
     x = leaves["x"]
     return {**leaves, "x": _other(x).requires_grad_(x.requires_grad)}
+
+
+def view_alone(history: str, y: Any) -> Any:
+    """What is kept of y where y itself is dropped: a view, or the tensor that shares its memory and no more."""
+    return y.detach() if history == "detached" else y.view(-1)
+
+
+def later_calls(leaves: Tensors, call: Callable[[Tensors], Any]) -> list[Any]:
+    """What calls on other numbers return, all of it alive."""
+    return [call(others(leaves)) for _ in range(later(leaves["x"].numel()))]
 
 
 def crowd(

@@ -10,10 +10,11 @@ from lnverify.case import Case
 from lnverify.evaluation import Evaluation
 from lnverify.floats import FloatArray
 from lnverify.law import INAPPLICABLE, Outcome, first_bad, law
+from lnverify.protocol import FEW, VIEWS
 from lnverify.recipes import build, integers
 
 REPETITIONS = 50
-SMALL = 128  # elements of a case that is asked with many calls in between
+SMALL = FEW  # elements of a case that is asked with many calls in between
 
 
 def _outputs(case: Case) -> list[str]:
@@ -53,16 +54,19 @@ def _judge(start: Evaluation, case: Case, what: str, cause: str, outputs: list[s
 
 
 def _in_modes(ev: Evaluation, history: str, what: str, cause: str) -> Outcome:
-    """The case with a history, as it is, and without gradients in evaluation mode."""
+    """The case with a history, as it is, and without gradients in evaluation mode and in inference mode."""
     if not _right(ev):
         return INAPPLICABLE
     case = replace(ev.case, layouts={}, history=history, recipe=None)
     kept = {k: v for k, v in case.arrays.items() if k in ("x", "weight", "bias")}
     bare = replace(case, arrays=kept, requires_grad=(), grad_mode="no_grad", train=False)
     modes = [("", case)]
-    if _right(ev.rerun(replace(bare, history=""))):
-        modes.append((" (no_grad, eval)", bare))
-    return first_bad(_judge(ev, chosen, f"{what}{mode}", cause, _outputs(chosen)) for mode, chosen in modes)
+    for mode in ("no_grad", "inference")[: 2 if history in VIEWS else 1]:
+        chosen = replace(bare, grad_mode=mode)
+        if _right(ev.rerun(replace(chosen, history=""))):
+            modes.append((f" ({mode}, eval)", chosen))
+    outputs = ["y"] if history in VIEWS else None  # where y is dropped there is nothing to differentiate
+    return first_bad(_judge(ev, chosen, f"{what}{mode}", cause, outputs or _outputs(chosen)) for mode, chosen in modes)
 
 
 @law("LN709", name="same-memory", severity="error", limit=16, max_elements=1 << 14,
@@ -82,23 +86,29 @@ def same_memory(ev: Evaluation) -> Outcome:
 def results_are_kept(ev: Evaluation) -> Outcome:
     """A later call changes nothing of an earlier one: y and the gradients are right where a call on other numbers runs
     between the forward and the moment in which they are read; for small cases also where 33 run, and one with another
-    eps.
+    eps. A view of y, and y.detach(), are right as well where y itself is dropped before that call.
 
-    Catches outputs and saved statistics that live in one buffer or in a ring of them, and an eps that is kept outside
-    the call.
+    Catches outputs and saved statistics that live in one buffer or in a ring of them, memory of y that is given out
+    again while a view of it lives, and an eps that is kept outside the call.
     """
     what, cause = "After a later call on other numbers", "a later call changes an earlier result"
     outcome = _in_modes(ev, "followed", what, cause)
-    if outcome.bad or ev.case.size > SMALL:
+    if outcome.bad:
         return outcome
-    crowded = _in_modes(ev, "crowded", "After 33 later calls on other numbers and one with another eps", cause)
-    return crowded if crowded.bad else outcome
+    asked = [
+        (history, f"{what}, read through {how}") for history, how in (("viewed", "a view"), ("detached", "y.detach()"))
+    ]
+    if ev.case.size <= SMALL:
+        asked.append(("crowded", "After 33 later calls on other numbers and one with another eps"))
+    found = first_bad(_in_modes(ev, history, told, cause) for history, told in asked)
+    return found if found.bad else outcome
 
 
 @law("LN711", name="second-backward", severity="error", needs=("dx",), limit=16, max_elements=1 << 14,
      source="torch.autograd.grad with retain_graph=True; karpathy/llm.c#408, apache/mxnet#18499")  # fmt: skip
 def second_backward(ev: Evaluation) -> Outcome:
-    """A second backward of one forward gives the gradients again: nothing accumulates in hidden scratch.
+    """A second backward of one forward gives the gradients again: nothing accumulates in hidden scratch, and what the
+    forward has saved is not given away at the first, not even to later calls of the same shape.
 
     With every argument requiring one, with x alone and with the parameters alone. A subject that refuses the second
     backward is not accused.
@@ -108,11 +118,16 @@ def second_backward(ev: Evaluation) -> Outcome:
         return INAPPLICABLE
     every = ev.case.requires_grad
     asked = dict.fromkeys((every, ("x",), tuple(name for name in every if name != "x")))
-    cases = [replace(ev.case, history="repeated", requires_grad=names, recipe=None) for names in asked if names]
+    cases = [
+        (replace(ev.case, history=history, requires_grad=names, recipe=None), when)
+        for history, when in (("repeated", ""), ("resumed", ", after later calls"))
+        for names in asked
+        if names
+    ]
     return first_bad(
-        _judge(ev, case, f"In the second of two backwards for {', '.join(case.gradients())}",
+        _judge(ev, case, f"In the second of two backwards for {', '.join(case.gradients())}{when}",
                "a second backward gives other gradients", list(case.gradients()))
-        for case in cases
+        for case, when in cases
     )  # fmt: skip
 
 

@@ -29,6 +29,7 @@ from lnverify.mutants.torch_parts import (
     textbook,
     wide,
 )
+from lnverify.mutants.torch_pools import POOLS
 from lnverify.mutants.torch_shapes import SHAPES
 from lnverify.mutants.torch_transforms import TRANSFORMS
 
@@ -264,6 +265,7 @@ MUTANTS = [
        ("LN2",)),
     *MEMORY,
     *OUTLIVED,
+    *POOLS,
     *SHAPES,
     *TRANSFORMS,
     *MODULES,

@@ -1,0 +1,146 @@
+"""Layer norms in torch whose memory comes from a pool: wrong where it is given out again too early; and right ones."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lnverify.mutants import Correct, Mutant
+from lnverify.mutants.torch_parts import (
+    Function,
+    Grads,
+    Shape,
+    affine,
+    applied,
+    cast,
+    gradients,
+    statistics,
+    textbook,
+    wide,
+)
+
+Free = dict[Any, list[Any]]
+
+
+class _Workspace:
+    """Mean and 1/s of one forward, in memory of a pool."""
+
+    def __init__(self, free: Free, mean: Tensor, rstd: Tensor) -> None:
+        self.free, self.key, self.given_back = free, (mean.shape, mean.dtype), True
+        kept = free.setdefault(self.key, [])
+        self.memory = kept.pop() if kept else (torch.empty_like(mean), torch.empty_like(rstd))
+        for place, value in zip(self.memory, (mean, rstd), strict=True):
+            place.copy_(value)
+        self.given_back = False
+
+    def give_back(self) -> None:
+        """Let the next forward have it, once."""
+        if not self.given_back:
+            self.given_back = True
+            self.free[self.key].append(self.memory)
+
+
+class _Lease(_Workspace):
+    """It is given back when nothing refers to it any more."""
+
+    def __del__(self) -> None:
+        self.give_back()
+
+
+def _pooled(kind: type[_Workspace], early: bool) -> Function:
+    """Statistics are kept for the backward in memory of a pool. early: it is given back at the first backward."""
+    free: Free = {}
+
+    class Pooled(torch.autograd.Function):
+        @staticmethod
+        def forward(
+            ctx: Any, x: Tensor, shape: Shape, weight: Tensor | None, bias: Tensor | None, eps: float
+        ) -> Tensor:
+            f = wide(x)
+            mean, rstd = statistics(f, shape, eps)
+            ctx.save_for_backward(x, weight, bias)
+            ctx.shape, ctx.eps, ctx.workspace = shape, eps, kind(free, mean, rstd)
+            return affine((f - mean) * rstd, weight, bias).to(x.dtype)
+
+        @staticmethod
+        def backward(ctx: Any, dy: Tensor) -> Grads:
+            x, weight, bias = ctx.saved_tensors
+            mean, rstd = ctx.workspace.memory
+            if torch.is_grad_enabled():  # to be differentiated again
+                mean, rstd = statistics(wide(x), ctx.shape, ctx.eps)
+            dx, dweight, dbias = gradients(dy, x, ctx.shape, weight, mean, rstd)
+            if early:
+                ctx.workspace.give_back()
+            return cast(dx, x), None, cast(dweight, weight), cast(dbias, bias), None
+
+    return applied(Pooled)
+
+
+def workspace_given_back() -> Function:
+    """Saved statistics go back to a pool at the first backward, and a second one reads those of a later forward."""
+    return _pooled(_Workspace, early=True)
+
+
+def workspace_leased() -> Function:
+    """Saved statistics go back to their pool with the graph."""
+    return _pooled(_Lease, early=False)
+
+
+def output_given_back() -> Function:
+    """Without gradients the memory of y goes back to a pool when y is dropped, though views of it may live."""
+    free: Free = {}
+
+    def layer_norm(
+        x: Tensor, normalized_shape: Shape, weight: Tensor | None, bias: Tensor | None, eps: float
+    ) -> Tensor:
+        y = textbook(x, normalized_shape, weight, bias, eps)
+        if y.requires_grad or not y.numel():
+            return y
+        kept = free.setdefault((y.shape, y.dtype, y.is_inference()), [])
+        memory = kept.pop() if kept else torch.empty_like(y)
+        given = memory.copy_(y).detach()
+        weakref.finalize(given, kept.append, memory)
+        return given
+
+    return layer_norm
+
+
+def output_recycled() -> Function:
+    """Without gradients the memory of y goes back to a pool when the last tensor over it is dropped."""
+    free: Free = {}
+
+    def layer_norm(
+        x: Tensor, normalized_shape: Shape, weight: Tensor | None, bias: Tensor | None, eps: float
+    ) -> Tensor:
+        y = textbook(x, normalized_shape, weight, bias, eps)
+        if y.requires_grad or not y.numel():
+            return y
+        kept = free.setdefault(y.numel() * y.element_size(), [])
+        memory = kept.pop() if kept else np.empty(y.numel() * y.element_size(), np.uint8)
+        lent = memory[...]  # torch holds this array for as long as the memory is in use
+        weakref.finalize(lent, kept.append, memory)
+        return torch.from_numpy(lent).view(y.dtype).view(y.shape).copy_(y)
+
+    return layer_norm
+
+
+def _m(target: Any, id: str, affected: tuple[str, ...], *laws: str, **kwargs: Any) -> Mutant:
+    told = " ".join((target.__doc__ or "").split())
+    return Mutant(id, told, framework="torch", target=target, affected=affected, laws=laws, fresh=True, **kwargs)
+
+
+POOLS = [
+    _m(workspace_given_back, "workspace-given-back", ("dx", "dweight"), "LN711",
+       threads=("karpathy/llm.c#408", "apache/mxnet#18499")),
+    _m(output_given_back, "output-given-back", ("y",), "LN710"),
+]  # fmt: skip
+CORRECT = [
+    Correct("torch-workspace-leased", "Saved statistics go back to their pool with the graph.", framework="torch",
+            target=workspace_leased, fresh=True, second_order="right"),
+    Correct("torch-output-recycled", "The memory of y goes back to a pool when the last tensor over it is dropped.",
+            framework="torch", target=output_recycled, fresh=True, second_order="right"),
+]  # fmt: skip
