@@ -88,6 +88,7 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "inference-ones-kept": outlived.inferred_before,
     "odd-threads": outlived.with_three_threads,
     "workspace-given-back": outlived.backward_resumed,
+    "partial-sums-kept": outlived.on_four_threads,
     "output-given-back": outlived.detached_first,
 }
 CLASSES: dict[str, Callable[[Any], Any]] = {

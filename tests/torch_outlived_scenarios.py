@@ -83,6 +83,20 @@ def backward_resumed(f: Any) -> Any:
     return torch.autograd.grad(y, x, dy())
 
 
+def on_four_threads(f: Any) -> Any:
+    """Dbias of six rows on four threads, after a backward of eight rows."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(4)
+    try:
+        for rows in (8, 6):
+            b = normal(6, seed=2)
+            y = f(normal(rows, 6), SHAPE, None, b, 1e-5)
+            found = torch.autograd.grad(y, b, normal(rows, 6, seed=3, grad=False))
+    finally:
+        torch.set_num_threads(before)
+    return found
+
+
 def detached_first(f: Any) -> Any:
     """What y.detach() holds after a later call, without gradients, where y is dropped."""
     x = normal(4, 6, grad=False)

@@ -29,7 +29,7 @@ from lnverify.adapters.torch_history import (
 )
 from lnverify.adapters.torch_parameters import APART, staying
 from lnverify.adapters.torch_repeated import repeated
-from lnverify.adapters.torch_settings import grad_mode_kept, restored, settings
+from lnverify.adapters.torch_settings import grad_mode_kept, restored, running_on, settings
 from lnverify.adapters.torch_tensors import Held, hold, to_array, to_bits, to_tensor
 from lnverify.adapters.torch_transforms import TRANSFORMS, transformed
 from lnverify.adapters.two_threads import elsewhere
@@ -80,10 +80,19 @@ def answer(
     module: the parameters are those of a module, which stay where they are. What a function is given comes and goes,
     and other tensors lie there afterwards.
     """
+    with running_on(request.threads):
+        return _answer(request, bind, returns, backward, module)
+
+
+def _answer(
+    request: Request,
+    bind: Bind,
+    returns: tuple[str, ...],
+    backward: tuple[Callable[..., Any], Signature | Writing] | None,
+    module: bool,
+) -> Response:
     import torch
 
-    if request.threads is not None and torch.get_num_threads() != request.threads:
-        torch.set_num_threads(request.threads)
     known = operation(request.operation)
     arguments = tuple(n for n in known.arguments if n in request.arrays)
     held = {

@@ -273,8 +273,8 @@ def surroundings(ev: Evaluation) -> Outcome:
         return INAPPLICABLE
     arrays = {k: v for k, v in ev.case.arrays.items() if k in ("x", "weight", "bias")}
     cases = [replace(ev.case, arrays=arrays, layouts={}, recipe=None)]
-    if _right(ev.again(_plain(ev.case, 771))):
-        cases.append(_plain(ev.case, 771))
+    if _right(ev.again(_plain(ev.case, [771]))):
+        cases.append(_plain(ev.case, [771]))
     return first_bad(
         _judge(ev, replace(case, history=history, requires_grad=()), what, f"y is less accurate {cause}", ["y"])
         for case in cases
@@ -297,10 +297,10 @@ def dtypes_in_turn(ev: Evaluation) -> Outcome:
     if ev.case.dtype not in ("float64", "float32") or not _right(ev):
         return INAPPLICABLE
     n = 461 + 2 * (ev.case.size * 31 % 281)
-    fresh = replace(_plain(ev.case, n), history="lower")
+    fresh = replace(_plain(ev.case, [n]), history="lower")
     what, cause = "After a call on the same numbers in 16 bits", "an earlier call in another dtype changes the result"
     refusal = ev.rerun(fresh).response.refusal
-    if not _right(ev.again(_plain(ev.case, n + 840))):
+    if not _right(ev.again(_plain(ev.case, [n + 840]))):
         return INAPPLICABLE
     if refusal is None:
         return _judge(ev, fresh, what, cause, _outputs(fresh))
@@ -321,9 +321,38 @@ def deterministic_algorithms(ev: Evaluation) -> Outcome:
     return _judge(ev, case, "With deterministic algorithms", cause, _outputs(case))
 
 
-def _plain(case: Case, n: int) -> Case:
-    """Three ordinary rows of n elements, with the parameters and the modes of a case."""
-    recipe = {"dtype": case.dtype, "batch": [3], "shape": [n], "regime": "normal", "eps": case.eps, "seed": 1}
+@law("LN721", name="several-threads", severity="error", limit=2, max_elements=1 << 12, runs=20,
+     source="dweight and dbias are sums of partial sums, of a thread or a block each: karpathy/llm.c#408")  # fmt: skip
+def several_threads(ev: Evaluation) -> Outcome:
+    """y and the gradients are right by the bounds on five, four and three threads, for rows that these do not divide
+    and for fewer rows than threads, after calls with more rows.
+
+    Asked of single rows and of blocks of 32. Catches partial sums that a thread, or a block of rows, has left from an
+    earlier call where now there is none.
+    """
+    ev = _with_gradients(ev) if ev.subject.framework == "torch" else ev
+    if not _right(ev):
+        return INAPPLICABLE
+    shape, declared = list(ev.case.normalized_shape), ev.subject.capabilities.threads
+    counts = declared or ((5, 4, 3) if ev.subject.framework == "torch" else (1,))
+    outcome: Outcome = INAPPLICABLE
+    for threads, block in ((threads, block) for threads in counts for block in (1, 32)):
+        more = replace(_plain(ev.case, shape, 2 * threads * block), threads=threads)
+        if Evaluation(more, ev.evaluator).response.refusal is not None:
+            continue
+        for rows in ((threads + 1) * block, 2):
+            case = replace(_plain(ev.case, shape, rows), threads=threads, requires_grad=ev.case.requires_grad)
+            what = f"On {threads} threads, after a call with {2 * threads * block} rows"
+            found = _judge(ev, case, what, "several threads, or more rows before, give other results", _outputs(case))
+            if found.bad:
+                return found
+            outcome = found if found.informative else outcome
+    return outcome
+
+
+def _plain(case: Case, shape: list[int], rows: int = 3) -> Case:
+    """Ordinary rows of a shape, three of them, with the parameters and the modes of a case."""
+    recipe = {"dtype": case.dtype, "batch": [rows], "shape": shape, "regime": "normal", "eps": case.eps, "seed": 1}
     present = {name: "normal" if case.has(name) else None for name in ("weight", "bias", "dy")}
     chosen = build({**recipe, **present, "grads": [name for name in ("x", "weight", "bias") if case.has(name)]})
     return replace(chosen, device=case.device, threads=case.threads, train=case.train, recipe=None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from typing import Any
 
@@ -18,12 +19,14 @@ from lnverify.mutants.torch_parts import (
     applied,
     cast,
     gradients,
+    hand_written,
     statistics,
     textbook,
     wide,
 )
 
 Free = dict[Any, list[Any]]
+WIDE = ("float64", "float32")
 
 
 class _Workspace:
@@ -128,6 +131,43 @@ def output_recycled() -> Function:
     return layer_norm
 
 
+def partial_sums_kept() -> Function:
+    """Each thread adds its rows into a workspace of its own; those of threads without rows are added as they were."""
+    kept: dict[Any, Tensor] = {}
+
+    def spoil(ctx: Any, dy: Tensor, dx: Tensor, dweight: Tensor, dbias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        threads, n = torch.get_num_threads(), dbias.numel()
+        rows = dy.numel() // max(n, 1)
+        if torch.is_grad_enabled() or threads < 3 or not rows or not n:
+            return dx, dweight, dbias
+        partial = kept.setdefault((threads, n, dbias.dtype), torch.zeros(threads, n, dtype=dbias.dtype))
+        for number, part in enumerate(wide(dy).reshape(rows, n).split(-(-rows // threads))):
+            partial[number] = part.sum(0)
+        return dx, dweight, partial.sum(0).reshape(dbias.shape)
+
+    return hand_written(spoil, recompute=True)
+
+
+def partial_sums_bounded() -> Function:
+    """Partial sums of blocks of 16 rows lie in a workspace that grows, and of it only what was written is added."""
+    kept: dict[Any, Tensor] = {}
+
+    def spoil(ctx: Any, dy: Tensor, dx: Tensor, dweight: Tensor, dbias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        n = dbias.numel()
+        rows = dy.numel() // max(n, 1)
+        if torch.is_grad_enabled() or not rows or not n:
+            return dx, dweight, dbias
+        blocks = wide(dy).reshape(rows, n).split(16)
+        key = (threading.get_ident(), n, dbias.dtype)
+        if key not in kept or len(kept[key]) < len(blocks):
+            kept[key] = torch.empty(len(blocks), n, dtype=dbias.dtype)
+        for number, part in enumerate(blocks):
+            kept[key][number] = part.sum(0)
+        return dx, dweight, kept[key][: len(blocks)].sum(0).reshape(dbias.shape)
+
+    return hand_written(spoil, recompute=True)
+
+
 def _m(target: Any, id: str, affected: tuple[str, ...], *laws: str, **kwargs: Any) -> Mutant:
     told = " ".join((target.__doc__ or "").split())
     return Mutant(id, told, framework="torch", target=target, affected=affected, laws=laws, fresh=True, **kwargs)
@@ -136,6 +176,7 @@ def _m(target: Any, id: str, affected: tuple[str, ...], *laws: str, **kwargs: An
 POOLS = [
     _m(workspace_given_back, "workspace-given-back", ("dx", "dweight"), "LN711",
        threads=("karpathy/llm.c#408", "apache/mxnet#18499")),
+    _m(partial_sums_kept, "partial-sums-kept", ("dbias",), "LN721", dtypes=WIDE),
     _m(output_given_back, "output-given-back", ("y",), "LN710"),
 ]  # fmt: skip
 CORRECT = [
@@ -143,4 +184,6 @@ CORRECT = [
             target=workspace_leased, fresh=True, second_order="right"),
     Correct("torch-output-recycled", "The memory of y goes back to a pool when the last tensor over it is dropped.",
             framework="torch", target=output_recycled, fresh=True, second_order="right"),
+    Correct("torch-partial-sums", "Partial sums of blocks lie in a workspace that grows, one for each thread.",
+            framework="torch", target=partial_sums_bounded, fresh=True, second_order="right"),
 ]  # fmt: skip
