@@ -89,6 +89,7 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "odd-threads": outlived.with_three_threads,
     "workspace-given-back": outlived.backward_resumed,
     "partial-sums-kept": outlived.on_four_threads,
+    "scratch-unlocked": outlived.paused,
     "output-given-back": outlived.detached_first,
 }
 CLASSES: dict[str, Callable[[Any], Any]] = {

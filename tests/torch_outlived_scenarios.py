@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from lnverify.adapters.two_threads import at_once
 from lnverify.mutants import torch_parts as parts
 from tests.torch_inputs import SHAPE, inputs, normal
 
@@ -95,6 +96,17 @@ def on_four_threads(f: Any) -> Any:
     finally:
         torch.set_num_threads(before)
     return found
+
+
+def paused(f: Any) -> Any:
+    """Y of 4096 elements, without gradients, while another thread calls."""
+
+    def call(x: Any) -> Any:
+        with torch.no_grad():
+            return f(x, (64,), None, None, 1e-5)
+
+    x = normal(64, 64, grad=False)
+    return at_once(lambda: call(x), lambda: call(x * 2 + x.flip(0)), torch.equal)
 
 
 def detached_first(f: Any) -> Any:

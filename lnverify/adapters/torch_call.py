@@ -26,6 +26,7 @@ from lnverify.adapters.torch_history import (
     surrounded,
     view_alone,
     while_others_call,
+    without_gradients,
 )
 from lnverify.adapters.torch_parameters import APART, staying
 from lnverify.adapters.torch_repeated import repeated
@@ -199,7 +200,7 @@ class _Run:
             if history == "lower":
                 in_lower_precision(leaves, call)
             if history == "threads":
-                returned = while_others_call(leaves, call, self.first)
+                returned = while_others_call(leaves, without_gradients(call), self.first)
             else:
                 with staying() if history == "overwritten" else nullcontext():
                     returned = on_a_stream(leaves, call) if history == "stream" else call(leaves)
@@ -243,6 +244,9 @@ class _Run:
         import torch
 
         request, wanted = self.request, set(self.request.wanted)
+        if request.history == "threads" and request.requires_grad and "dy" in self.held:
+            self.while_others_differentiate(leaves, call)
+            return
         y, _, named = self.forward(leaves, call)
         y = named.get("hy", y) if request.history == "state" else y
         names = [n for n in self.arguments if n in request.requires_grad]
@@ -278,6 +282,21 @@ class _Run:
                 self.give(f"d{name}", self.as_asked(grad, name, leaves))
         if second:
             self.twice(dict(zip(names, grads, strict=True)), {**{n: leaves[n] for n in names}, "dy": dy})
+
+    def while_others_differentiate(self, leaves: Tensors, call: Callable[[Tensors], Any]) -> None:
+        """Forward and first gradients while another thread makes both on other numbers."""
+        import torch
+
+        names, dy = [n for n in self.arguments if n in self.request.requires_grad], self.held["dy"].tensor
+
+        def both(given: Tensors) -> list[Any]:
+            with torch.enable_grad():
+                y = self.first(call(given))
+                return [y.detach(), *torch.autograd.grad(y, [given[n] for n in names], dy, allow_unused=True)]
+
+        for name, tensor in zip(["y", *(f"d{n}" for n in names)], while_others_call(leaves, both), strict=True):
+            if tensor is not None and name in self.request.wanted:
+                self.give(name, self.as_asked(tensor, name[1:], leaves) if name != "y" else tensor)
 
     def around_backward(self, leaves: Tensors) -> AbstractContextManager[None]:
         """What the history says of the backward."""

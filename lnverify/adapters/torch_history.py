@@ -138,17 +138,26 @@ def surrounded(history: str, device: str) -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-def while_others_call(leaves: Tensors, call: Callable[[Tensors], Any], first: Callable[[Any], Any]) -> Any:
-    """What the subject returns while another thread calls it on other numbers. first: takes y out of it."""
+def without_gradients(call: Callable[[Tensors], Any]) -> Callable[[Tensors], Any]:
+    """The call under no_grad: grad modes belong to a thread."""
     import torch
 
-    def without_gradients(given: Tensors) -> Any:
-        with torch.no_grad():  # grad modes belong to a thread
+    def called(given: Tensors) -> Any:
+        with torch.no_grad():
             return call(given)
 
+    return called
+
+
+def while_others_call(
+    leaves: Tensors, call: Callable[[Tensors], Any], first: Callable[[Any], Any] | None = None
+) -> Any:
+    """What the call gives while another thread makes it on other numbers. first: takes what counts out of it."""
+    import torch
+
+    def same(one: Any, two: Any) -> bool:
+        pairs = zip(one, two, strict=True) if first is None else [(first(one), first(two))]
+        return all(a is b or torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in pairs)
+
     other = others(leaves)
-    return at_once(
-        lambda: without_gradients(leaves),
-        lambda: without_gradients(other),
-        lambda one, two: torch.equal(first(one).nan_to_num(), first(two).nan_to_num()),
-    )
+    return at_once(lambda: call(leaves), lambda: call(other), same)

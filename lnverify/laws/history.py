@@ -176,25 +176,35 @@ def changed_before_backward(ev: Evaluation) -> Outcome:
     )  # fmt: skip
 
 
-@law("LN713", name="two-threads", severity="warning", limit=6, max_elements=1 << 16,
+@law("LN713", name="two-threads", severity="warning", limit=4, runs=20, max_elements=1 << 16,
      source="kernels run outside the interpreter lock; data-parallel replicas call from several threads")  # fmt: skip
 def two_threads(ev: Evaluation) -> Outcome:
-    """y is right while another thread calls on other numbers: no scratch is shared between calls.
+    """y is right while another thread calls on other numbers, and so are the gradients: no scratch is shared.
 
-    Eight calls in each of two threads; a y whose bits differ from the first is the one that is judged. The rows are
-    repeated up to 2^14 elements, for kernels take turns only while they last.
+    Both threads call for a while; then one is paused at its lines of Python and behind its calls into C, as far as
+    these are not more than can be tried, and the other makes a whole call each time. A result whose bits differ from
+    those of a call alone is the one that is judged. The rows are repeated up to 2^14 elements (with gradients 2^12),
+    for kernels take turns only while they last.
     """
     if not _right(ev):
         return INAPPLICABLE
-    arrays = {k: v for k, v in ev.case.arrays.items() if k in ("x", "weight", "bias")}
-    x = arrays["x"]
-    if len(x.shape) > len(ev.case.normalized_shape):
-        times = max((1 << 14) // x.size, 1)
-        arrays["x"] = FloatArray(x.dtype, np.concatenate([x.bits] * times))
-    case = replace(ev.case, arrays=arrays, layouts={}, requires_grad=(), history="threads", recipe=None)
-    return _judge(
-        ev, case, "While another thread calls on other numbers", "two threads at once disturb each other", ["y"]
-    )
+    bare = replace(ev.case, arrays={k: v for k, v in ev.case.arrays.items() if k != "dy"}, requires_grad=())
+    cases = [_repeated(bare, 1 << 14)]
+    if ev.subject.framework == "torch" and "dx" in ev.subject.capabilities.outputs:
+        full = _repeated(_with_gradients(ev).case, 1 << 12)
+        cases += [full] if _right(ev.rerun(full)) else []
+    what, cause = "While another thread calls on other numbers", "two threads at once disturb each other"
+    return first_bad(_judge(ev, replace(case, history="threads"), what, cause, _outputs(case)) for case in cases)
+
+
+def _repeated(case: Case, elements: int) -> Case:
+    """The case with its rows repeated up to so many elements."""
+    arrays = dict(case.arrays)
+    if len(arrays["x"].shape) > len(case.normalized_shape):
+        times = max(elements // case.size, 1)
+        many = {name: arrays[name] for name in ("x", "dy") if name in arrays}
+        arrays |= {name: FloatArray(array.dtype, np.concatenate([array.bits] * times)) for name, array in many.items()}
+    return replace(case, arrays=arrays, layouts={}, recipe=None)
 
 
 @law("LN714", name="repetitions", severity="error", limit=2, max_elements=1 << 13,

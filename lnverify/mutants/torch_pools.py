@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import weakref
 from typing import Any
@@ -18,6 +19,7 @@ from lnverify.mutants.torch_parts import (
     affine,
     applied,
     cast,
+    dims,
     gradients,
     hand_written,
     statistics,
@@ -168,6 +170,36 @@ def partial_sums_bounded() -> Function:
     return hand_written(spoil, recompute=True)
 
 
+def _with_scratch(lock: Any, least: int) -> Function:
+    """Without gradients the deviations of large arrays lie in scratch, one for each shape, while a lock is held."""
+    scratch: dict[Any, Tensor] = {}
+
+    def layer_norm(
+        x: Tensor, normalized_shape: Shape, weight: Tensor | None, bias: Tensor | None, eps: float
+    ) -> Tensor:
+        f, where = wide(x), dims(normalized_shape)
+        if torch.is_grad_enabled() or f.requires_grad or x.numel() < least:
+            return textbook(x, normalized_shape, weight, bias, eps)
+        with lock:
+            key = (f.shape, f.dtype, torch.is_inference_mode_enabled())
+            centred = scratch.setdefault(key, torch.empty_like(f))
+            torch.sub(f, f.mean(where, keepdim=True), out=centred)
+            rstd = torch.rsqrt(centred.square().mean(where, keepdim=True) + eps)
+            return affine(centred * rstd, weight, bias).to(x.dtype)
+
+    return layer_norm
+
+
+def scratch_unlocked() -> Function:
+    """Without gradients the deviations of 4096 elements and more lie in scratch that all threads share."""
+    return _with_scratch(contextlib.nullcontext(), 4096)
+
+
+def scratch_locked() -> Function:
+    """The deviations lie in scratch that all threads share, one after the other."""
+    return _with_scratch(threading.Lock(), 1)
+
+
 def _m(target: Any, id: str, affected: tuple[str, ...], *laws: str, **kwargs: Any) -> Mutant:
     told = " ".join((target.__doc__ or "").split())
     return Mutant(id, told, framework="torch", target=target, affected=affected, laws=laws, fresh=True, **kwargs)
@@ -177,6 +209,7 @@ POOLS = [
     _m(workspace_given_back, "workspace-given-back", ("dx", "dweight"), "LN711",
        threads=("karpathy/llm.c#408", "apache/mxnet#18499")),
     _m(partial_sums_kept, "partial-sums-kept", ("dbias",), "LN721", dtypes=WIDE),
+    _m(scratch_unlocked, "scratch-unlocked", ("y",), "LN713"),
     _m(output_given_back, "output-given-back", ("y",), "LN710"),
 ]  # fmt: skip
 CORRECT = [
@@ -184,6 +217,8 @@ CORRECT = [
             target=workspace_leased, fresh=True, second_order="right"),
     Correct("torch-output-recycled", "The memory of y goes back to a pool when the last tensor over it is dropped.",
             framework="torch", target=output_recycled, fresh=True, second_order="right"),
+    Correct("torch-scratch-locked", "Deviations lie in scratch that is locked meanwhile.", framework="torch",
+            target=scratch_locked, fresh=True, second_order="right"),
     Correct("torch-partial-sums", "Partial sums of blocks lie in a workspace that grows, one for each thread.",
             framework="torch", target=partial_sums_bounded, fresh=True, second_order="right"),
 ]  # fmt: skip
