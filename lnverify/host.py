@@ -23,7 +23,7 @@ from typing import Any, BinaryIO
 
 from lnverify import errors, wire
 from lnverify.errors import LnverifyError, TargetError, UsageError
-from lnverify.protocol import CROWD, Request, Response
+from lnverify.protocol import CROWD, CROWDED, Request, Response
 from lnverify.subject import Capabilities, Subject
 from lnverify.transcript import request_key
 
@@ -105,7 +105,7 @@ class Host:
             shape = request.arrays["x"].shape
             given = prod(shape[: len(shape) - len(request.normalized_shape)])
             rows = request.repeat or given
-            calls = CROWD + 2 if request.history == "crowded" else 1
+            calls = CROWD + 2 if request.history in CROWDED else 1
             if "h" in request.arrays and len(shape) == 3:
                 calls *= shape[0]  # steps of a layer
             return calls * seconds(request.arrays["x"].size * rows // max(given, 1), rows)

@@ -21,9 +21,12 @@ HISTORIES = (
     "overwritten",
     "followed",
     "crowded",
+    "viewed",
+    "detached",
     "handed",
     "state",
     "repeated",
+    "resumed",
     "changed",
     "changed_x",
     "changed_weight",
@@ -37,9 +40,12 @@ HISTORIES = (
     "deterministic",
 )
 CROWD = 33  # later calls of the history 'crowded': more than a model of 16 blocks makes
+CROWDED = ("crowded", "viewed", "detached", "resumed")  # histories of so many calls
+FEW = 128  # elements of x up to which so many calls are cheap
 BETWEEN = 16  # bytes of an element that whoever answers may need besides x and y: four arrays of float32
 OUT_OF_MEMORY = ("MemoryError", "OutOfMemoryError")  # how a refusal for want of memory begins
 EVERY = 1024  # of so many repetitions of a few rows, one has a dy that is not zero
+VIEWS = ("viewed", "detached")  # histories in which y itself is dropped
 GRAD_MODES = ("enabled", "no_grad", "inference")
 
 
@@ -47,6 +53,11 @@ def live_rows(rows: int, period: int) -> list[int]:
     """Rows whose dy is not zero, where `period` rows are repeated to so many: one repetition of 1024, and the last."""
     starts = (*range(0, max(rows - period, 1), EVERY * period), max(rows - period, 0))
     return sorted({row for start in starts for row in range(start, min(start + period, rows))})
+
+
+def later(size: int) -> int:
+    """How many later calls there are for so many elements of x."""
+    return CROWD if size <= FEW else 1
 
 
 @dataclass(frozen=True)
@@ -68,11 +79,12 @@ class Request:
     history: what happens besides the call. 'overwritten': an earlier call on other numbers in the same memory.
     'followed': a later call on other numbers before the results are read, between forward and backward, and a later
     backward before the gradients are read. 'crowded': 33 later calls, and one with another eps, between forward and
-    backward. 'handed': the backward runs in another thread. 'repeated': the backward runs twice on one forward, its
-    second result is given. 'changed': the arguments are overwritten between forward and backward (and put back), with
-    'changed_x' and so on one of them alone. 'output': y is overwritten there. 'threads': another thread calls on
-    other numbers at the same time. 'stream': on a CUDA stream of its own, behind work that still writes the
-    arguments.
+    backward. 'viewed', 'detached': y is dropped, and only a view of it, or y.detach(), is kept while later calls run
+    (`later`). 'handed': the backward runs in another thread. 'repeated': the backward runs twice on one forward, its
+    second result is given; 'resumed': later forwards and their backwards run in between (`later`). 'changed': the
+    arguments are overwritten between forward and backward (and put back), with 'changed_x' and so on one of them alone.
+    'output': y is overwritten there. 'threads': another thread calls on other numbers at the same time. 'stream': on a
+    CUDA stream of its own, behind work that still writes the arguments.
     'lower': after a call on the same numbers in 16 bits. 'state': a cell's dy is the cotangent of the h that is handed
     on to the next step, not of the output.
     'autocast': under torch.autocast to bfloat16. 'low_default': with bfloat16 as the default dtype.

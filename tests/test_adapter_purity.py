@@ -108,10 +108,14 @@ def test_a_parameter_that_the_function_cannot_take_is_refused():
     assert ask(resolve(identity), arrays()).refusal.endswith("has no parameter for weight")
 
 
-def test_the_thread_count_is_set_and_kept():
-    before = torch.get_num_threads()
-    try:
-        ask(resolve(identity), {"x": arrays()["x"]}, "y", threads=before + 1)
-        assert torch.get_num_threads() == before + 1
-    finally:
-        torch.set_num_threads(before)
+def test_the_thread_count_is_set_and_put_back():
+    before, seen = torch.get_num_threads(), []
+
+    def looks(x, eps):
+        seen.append(torch.get_num_threads())
+        return x
+
+    for threads in (before + 1, None):
+        ask(resolve(looks), {"x": arrays()["x"]}, "y", threads=threads)
+        assert torch.get_num_threads() == before
+    assert seen == [before + 1, before]

@@ -98,6 +98,10 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "grad-mode-left-off": outlived.refused_before,
     "inference-ones-kept": outlived.inferred_before,
     "odd-threads": outlived.with_three_threads,
+    "workspace-given-back": outlived.backward_resumed,
+    "partial-sums-kept": outlived.on_four_threads,
+    "scratch-unlocked": outlived.paused,
+    "output-given-back": outlived.detached_first,
 }
 CLASSES: dict[str, Callable[[Any], Any]] = {
     "module-eps-not-forwarded": lambda c: c(6, eps=0.5)(torch.arange(6.0)).tolist(),

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from lnverify.adapters.two_threads import at_once
 from lnverify.mutants import torch_parts as parts
 from tests.torch_inputs import SHAPE, inputs, normal
 
@@ -71,6 +72,50 @@ def made_for_inference(f: Any) -> Any:
         x = torch.arange(12.0, dtype=torch.float64).reshape(2, 6)
         f(x, SHAPE, None, None, 1e-5)
         return x.clone()
+
+
+def backward_resumed(f: Any) -> Any:
+    """dx of a second backward, after another forward and its backward."""
+    x, w, b = inputs()
+    y = f(x, SHAPE, w, b, 1e-5)
+    torch.autograd.grad(y, x, dy(), retain_graph=True)
+    other = normal(4, 6, seed=5) * 3
+    torch.autograd.grad(f(other, SHAPE, w, b, 1e-5), other, dy())
+    return torch.autograd.grad(y, x, dy())
+
+
+def on_four_threads(f: Any) -> Any:
+    """Dbias of six rows on four threads, after a backward of eight rows."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(4)
+    try:
+        for rows in (8, 6):
+            b = normal(6, seed=2)
+            y = f(normal(rows, 6), SHAPE, None, b, 1e-5)
+            found = torch.autograd.grad(y, b, normal(rows, 6, seed=3, grad=False))
+    finally:
+        torch.set_num_threads(before)
+    return found
+
+
+def paused(f: Any) -> Any:
+    """Y of 4096 elements, without gradients, while another thread calls."""
+
+    def call(x: Any) -> Any:
+        with torch.no_grad():
+            return f(x, (64,), None, None, 1e-5)
+
+    x = normal(64, 64, grad=False)
+    return at_once(lambda: call(x), lambda: call(x * 2 + x.flip(0)), torch.equal)
+
+
+def detached_first(f: Any) -> Any:
+    """What y.detach() holds after a later call, without gradients, where y is dropped."""
+    x = normal(4, 6, grad=False)
+    with torch.no_grad():
+        y = f(x, SHAPE, None, None, 1e-5).detach()
+        f(x * 2 + x.flip(0), SHAPE, None, None, 1e-5)
+    return y
 
 
 def refused_before(f: Any) -> Any:

@@ -9,7 +9,7 @@ the storage format. Gradients come from a separate backward only.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,7 +36,7 @@ from lnverify.adapters.two_threads import at_once
 from lnverify.errors import SignatureError
 from lnverify.floats import FORMATS, FloatArray
 from lnverify.operation import Operation, operation
-from lnverify.protocol import CROWD, Request, Response
+from lnverify.protocol import CROWD, VIEWS, Request, Response, later
 from lnverify.subject import Declaration, Subject
 
 FRAMEWORK = "numpy"
@@ -157,6 +157,16 @@ def overwritten(held: dict[str, Held]) -> Iterator[None]:
             h.placed.buffer[...] = h.pristine
 
 
+def view_alone(returned: Any, returns: tuple[str, ...]) -> Any:
+    """What a function returned, with a view of y in its place."""
+    if isinstance(returned, Mapping):
+        return {**returned, "y": returned["y"][...]}
+    if not isinstance(returned, tuple | list):
+        return returned[...]
+    place = returns.index("y") if "y" in returns else 0
+    return (*returned[:place], returned[place][...], *returned[place + 1 :])
+
+
 def to_array(value: Any, name: str, storage: str) -> FloatArray:
     """What a function returned, as bits; rounded once where the storage format has 16 bits."""
     if not isinstance(value, np.ndarray | np.floating):
@@ -204,6 +214,10 @@ def _called(
             lambda one, two: np.array_equal(split(one, returns)[0], split(two, returns)[0], equal_nan=True),
         )
     returned = call(values)
+    if request.history in VIEWS:
+        returned = view_alone(returned, returns)
+        beside = [call(other) for _ in range(later(values["x"].size))]
+        del beside
     for _ in range({"followed": 1, "crowded": CROWD}.get(request.history, 0)):
         call(other)
     return returned
@@ -238,8 +252,12 @@ def _run(
     given_arrays = {name: h.array for name, h in held.items() if name not in known.cotangents}
     values: dict[str, Any] = cell_calls.arguments(known, given_arrays, gates)
     values |= scalars(request)
-    writing = _writing(state, request, signature, FORWARD)
-    returned = _called(request, held, lambda given: writing.call(function, given), values, returns)
+    forward = _writing(state, request, signature, FORWARD)
+
+    def call(given: dict[str, Any]) -> Any:
+        return forward.call(function, given)
+
+    returned = _called(request, held, call, values, returns)
     y, extra, named = split(returned, returns)
     for name, value in {**named, "y": y}.items():
         if name in request.wanted:
@@ -255,8 +273,13 @@ def _run(
         before = np.array(dy, copy=True)
         given = {**values, **saved_values(extra, named), "y": y, "dy": dy}
         writing = _writing(state, request, backward[1], BACKWARD)
-        if request.history == "repeated":
+        if request.history in ("repeated", "resumed"):
             writing.call(backward[0], given)
+        if request.history == "resumed":
+            other = {**values, "x": _other(values["x"])}
+            for again in [call(other) for _ in range(later(values["x"].size))]:
+                y2, extra2, named2 = split(again, returns)
+                writing.call(backward[0], {**other, **saved_values(extra2, named2), "y": y2, "dy": _other(dy)})
         found = writing.call(backward[0], given)
         if request.history == "followed":
             writing.call(backward[0], {**given, "dy": _other(dy)})

@@ -18,21 +18,24 @@ from lnverify.adapters.signature import Signature, axis, own_values
 from lnverify.adapters.torch_history import (
     crowd,
     in_lower_precision,
+    later_calls,
     on_a_stream,
     other_eps,
     others,
     overwritten,
     surrounded,
+    view_alone,
     while_others_call,
+    without_gradients,
 )
 from lnverify.adapters.torch_parameters import APART, staying
 from lnverify.adapters.torch_repeated import repeated
-from lnverify.adapters.torch_settings import grad_mode_kept, restored, settings
+from lnverify.adapters.torch_settings import grad_mode_kept, restored, running_on, settings
 from lnverify.adapters.torch_tensors import Held, hold, to_array, to_bits, to_tensor
 from lnverify.adapters.torch_transforms import TRANSFORMS, transformed
 from lnverify.adapters.two_threads import elsewhere
 from lnverify.operation import operation
-from lnverify.protocol import Request, Response
+from lnverify.protocol import VIEWS, Request, Response, later
 
 Tensors = Mapping[str, Any]
 # Given the request and its tensors: the leaves to differentiate by, and the forward as a function of leaves.
@@ -78,10 +81,19 @@ def answer(
     module: the parameters are those of a module, which stay where they are. What a function is given comes and goes,
     and other tensors lie there afterwards.
     """
+    with running_on(request.threads):
+        return _answer(request, bind, returns, backward, module)
+
+
+def _answer(
+    request: Request,
+    bind: Bind,
+    returns: tuple[str, ...],
+    backward: tuple[Callable[..., Any], Signature | Writing] | None,
+    module: bool,
+) -> Response:
     import torch
 
-    if request.threads is not None and torch.get_num_threads() != request.threads:
-        torch.set_num_threads(request.threads)
     known = operation(request.operation)
     arguments = tuple(n for n in known.arguments if n in request.arrays)
     held = {
@@ -188,13 +200,19 @@ class _Run:
             if history == "lower":
                 in_lower_precision(leaves, call)
             if history == "threads":
-                returned = while_others_call(leaves, call, self.first)
+                returned = while_others_call(leaves, without_gradients(call), self.first)
             else:
                 with staying() if history == "overwritten" else nullcontext():
                     returned = on_a_stream(leaves, call) if history == "stream" else call(leaves)
             y, extra, named = split(returned, self.returns)
             if history == "followed":
                 call(others(leaves))
+            if history in VIEWS:
+                shape = y.shape
+                y = returned = view_alone(history, y)
+                named.pop("y", None)
+                later_calls(leaves, call)
+                y = y.view(shape)
             if history == "crowded":
                 crowd(leaves, call, self.with_other_eps)
         # Before the backward, which might write into what the forward returned.
@@ -226,6 +244,9 @@ class _Run:
         import torch
 
         request, wanted = self.request, set(self.request.wanted)
+        if request.history == "threads" and request.requires_grad and "dy" in self.held:
+            self.while_others_differentiate(leaves, call)
+            return
         y, _, named = self.forward(leaves, call)
         y = named.get("hy", y) if request.history == "state" else y
         names = [n for n in self.arguments if n in request.requires_grad]
@@ -246,20 +267,36 @@ class _Run:
         if self.request.history == "output":
             with torch.no_grad():
                 y.mul_(-0.5).add_(3.0)
-        again = self.request.history == "repeated"
-
+        again = self.request.history in ("repeated", "resumed")
         graph = request.create_graph or second
         with torch.enable_grad(), self.around_backward(leaves):
             if again:
                 torch.autograd.grad(y, inputs, dy, allow_unused=True, retain_graph=True)
+            if self.request.history == "resumed":
+                self.later_backwards(leaves, call, names, dy)
             grads = self.gradients(y, inputs, dy, create_graph=graph)
         if self.request.history == "followed" and not second:
-            self.later_backward(leaves, call, names, dy)
+            self.later_backwards(leaves, call, names, dy, 1)
         for name, grad in zip(names, grads, strict=True):
             if grad is not None and f"d{name}" in wanted:
                 self.give(f"d{name}", self.as_asked(grad, name, leaves))
         if second:
             self.twice(dict(zip(names, grads, strict=True)), {**{n: leaves[n] for n in names}, "dy": dy})
+
+    def while_others_differentiate(self, leaves: Tensors, call: Callable[[Tensors], Any]) -> None:
+        """Forward and first gradients while another thread makes both on other numbers."""
+        import torch
+
+        names, dy = [n for n in self.arguments if n in self.request.requires_grad], self.held["dy"].tensor
+
+        def both(given: Tensors) -> list[Any]:
+            with torch.enable_grad():
+                y = self.first(call(given))
+                return [y.detach(), *torch.autograd.grad(y, [given[n] for n in names], dy, allow_unused=True)]
+
+        for name, tensor in zip(["y", *(f"d{n}" for n in names)], while_others_call(leaves, both), strict=True):
+            if tensor is not None and name in self.request.wanted:
+                self.give(name, self.as_asked(tensor, name[1:], leaves) if name != "y" else tensor)
 
     def around_backward(self, leaves: Tensors) -> AbstractContextManager[None]:
         """What the history says of the backward."""
@@ -286,14 +323,17 @@ class _Run:
         if second:
             self.twice(dict(zip(names, grads, strict=True)), {**inputs, **dys})
 
-    def later_backward(self, leaves: Tensors, call: Callable[[Tensors], Any], names: list[str], dy: Any) -> None:
-        """A forward and a backward on other numbers."""
+    def later_backwards(
+        self, leaves: Tensors, call: Callable[[Tensors], Any], names: list[str], dy: Any, count: int = 0
+    ) -> None:
+        """Forwards on other numbers, and then their backwards."""
         import torch
 
         with torch.enable_grad():
-            other = others(leaves)
-            y = self.first(call(other))
-            torch.autograd.grad(y, [other[n] for n in names], dy.detach() * 5, allow_unused=True)
+            given = [others(leaves) for _ in range(count or later(leaves["x"].numel()))]
+            ys = [self.first(call(other)) for other in given]
+            for other, y in zip(given, ys, strict=True):
+                torch.autograd.grad(y, [other[n] for n in names], dy.detach() * 5, allow_unused=True)
 
     def as_asked(self, grad: Any, name: str, leaves: Tensors) -> Any:
         """A gradient of a parameter that the subject keeps in a shape of its own, (1, N) say, in ours."""
@@ -361,14 +401,25 @@ class _Run:
             self.state.phase = "backward"
             values = {**scalars(self.request), **leaves, **saved_values(extra, named), "y": y}
             values["dy"] = self.cotangent(y)
-            if self.request.history == "repeated":
+            if self.request.history in ("repeated", "resumed"):
                 signature.call(function, values)
+            if self.request.history == "resumed":
+                self.later_pairs(leaves, call, values, function, signature)
             returned = signature.call(function, values)
             everything = operation(self.request.operation).arguments
             for name, grad in named_gradients(returned, everything, self.arguments).items():
                 if name in asked and name in self.request.wanted:
                     self.give(name, grad)
         self.look_for_changes()
+
+    def later_pairs(
+        self, leaves: Tensors, call: Callable[[Tensors], Any], values: Tensors, function: Callable[..., Any],
+        signature: Signature | Writing,
+    ) -> None:  # fmt: skip
+        """Forwards on other numbers, and then a backward function of the subject's own for each."""
+        for returned in later_calls(leaves, call):
+            y, extra, named = split(returned, self.returns)
+            signature.call(function, {**values, **others(leaves), **saved_values(extra, named), "y": y})
 
 
 def _gradients(ys: Any, inputs: list[Any], dys: Any, create_graph: bool) -> Any:

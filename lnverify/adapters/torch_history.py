@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from lnverify.adapters.two_threads import at_once
-from lnverify.protocol import CROWD
+from lnverify.protocol import CROWD, later
 
 Tensors = Mapping[str, Any]
 
@@ -48,6 +48,16 @@ def others(leaves: Tensors) -> dict[str, Any]:
     """The leaves with another x, the parameters the same."""
     x = leaves["x"]
     return {**leaves, "x": _other(x).requires_grad_(x.requires_grad)}
+
+
+def view_alone(history: str, y: Any) -> Any:
+    """What is kept of y where y itself is dropped: a view, or the tensor that shares its memory and no more."""
+    return y.detach() if history == "detached" else y.view(-1)
+
+
+def later_calls(leaves: Tensors, call: Callable[[Tensors], Any]) -> list[Any]:
+    """What calls on other numbers return, all of it alive."""
+    return [call(others(leaves)) for _ in range(later(leaves["x"].numel()))]
 
 
 def crowd(
@@ -128,17 +138,26 @@ def surrounded(history: str, device: str) -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-def while_others_call(leaves: Tensors, call: Callable[[Tensors], Any], first: Callable[[Any], Any]) -> Any:
-    """What the subject returns while another thread calls it on other numbers. first: takes y out of it."""
+def without_gradients(call: Callable[[Tensors], Any]) -> Callable[[Tensors], Any]:
+    """The call under no_grad: grad modes belong to a thread."""
     import torch
 
-    def without_gradients(given: Tensors) -> Any:
-        with torch.no_grad():  # grad modes belong to a thread
+    def called(given: Tensors) -> Any:
+        with torch.no_grad():
             return call(given)
 
+    return called
+
+
+def while_others_call(
+    leaves: Tensors, call: Callable[[Tensors], Any], first: Callable[[Any], Any] | None = None
+) -> Any:
+    """What the call gives while another thread makes it on other numbers. first: takes what counts out of it."""
+    import torch
+
+    def same(one: Any, two: Any) -> bool:
+        pairs = zip(one, two, strict=True) if first is None else [(first(one), first(two))]
+        return all(a is b or torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in pairs)
+
     other = others(leaves)
-    return at_once(
-        lambda: without_gradients(leaves),
-        lambda: without_gradients(other),
-        lambda one, two: torch.equal(first(one).nan_to_num(), first(two).nan_to_num()),
-    )
+    return at_once(lambda: call(leaves), lambda: call(other), same)

@@ -37,6 +37,22 @@ def grad_mode_kept(changed: list[str]) -> Iterator[None]:
             changed.append("the setting 'grad mode' of torch")
 
 
+@contextlib.contextmanager
+def running_on(threads: int | None) -> Iterator[None]:
+    """So many threads for torch while it lasts, and those of before afterwards; None leaves it as it is."""
+    import torch
+
+    before = torch.get_num_threads()
+    if threads is None or threads == before:
+        yield
+        return
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def restored(before: dict[str, Any]) -> list[str]:
     """Put the settings back to what they were; 'the setting ...' for each that had changed."""
     import torch

@@ -10,10 +10,11 @@ from lnverify.case import Case
 from lnverify.evaluation import Evaluation
 from lnverify.floats import FloatArray
 from lnverify.law import INAPPLICABLE, Outcome, first_bad, law
+from lnverify.protocol import FEW, VIEWS
 from lnverify.recipes import build, integers
 
 REPETITIONS = 50
-SMALL = 128  # elements of a case that is asked with many calls in between
+SMALL = FEW  # elements of a case that is asked with many calls in between
 
 
 def _outputs(case: Case) -> list[str]:
@@ -53,16 +54,19 @@ def _judge(start: Evaluation, case: Case, what: str, cause: str, outputs: list[s
 
 
 def _in_modes(ev: Evaluation, history: str, what: str, cause: str) -> Outcome:
-    """The case with a history, as it is, and without gradients in evaluation mode."""
+    """The case with a history, as it is, and without gradients in evaluation mode and in inference mode."""
     if not _right(ev):
         return INAPPLICABLE
     case = replace(ev.case, layouts={}, history=history, recipe=None)
     kept = {k: v for k, v in case.arrays.items() if k in ("x", "weight", "bias")}
     bare = replace(case, arrays=kept, requires_grad=(), grad_mode="no_grad", train=False)
     modes = [("", case)]
-    if _right(ev.rerun(replace(bare, history=""))):
-        modes.append((" (no_grad, eval)", bare))
-    return first_bad(_judge(ev, chosen, f"{what}{mode}", cause, _outputs(chosen)) for mode, chosen in modes)
+    for mode in ("no_grad", "inference")[: 2 if history in VIEWS else 1]:
+        chosen = replace(bare, grad_mode=mode)
+        if _right(ev.rerun(replace(chosen, history=""))):
+            modes.append((f" ({mode}, eval)", chosen))
+    outputs = ["y"] if history in VIEWS else None  # where y is dropped there is nothing to differentiate
+    return first_bad(_judge(ev, chosen, f"{what}{mode}", cause, outputs or _outputs(chosen)) for mode, chosen in modes)
 
 
 @law("LN709", name="same-memory", severity="error", limit=16, max_elements=1 << 14,
@@ -82,23 +86,29 @@ def same_memory(ev: Evaluation) -> Outcome:
 def results_are_kept(ev: Evaluation) -> Outcome:
     """A later call changes nothing of an earlier one: y and the gradients are right where a call on other numbers runs
     between the forward and the moment in which they are read; for small cases also where 33 run, and one with another
-    eps.
+    eps. A view of y, and y.detach(), are right as well where y itself is dropped before that call.
 
-    Catches outputs and saved statistics that live in one buffer or in a ring of them, and an eps that is kept outside
-    the call.
+    Catches outputs and saved statistics that live in one buffer or in a ring of them, memory of y that is given out
+    again while a view of it lives, and an eps that is kept outside the call.
     """
     what, cause = "After a later call on other numbers", "a later call changes an earlier result"
     outcome = _in_modes(ev, "followed", what, cause)
-    if outcome.bad or ev.case.size > SMALL:
+    if outcome.bad:
         return outcome
-    crowded = _in_modes(ev, "crowded", "After 33 later calls on other numbers and one with another eps", cause)
-    return crowded if crowded.bad else outcome
+    asked = [
+        (history, f"{what}, read through {how}") for history, how in (("viewed", "a view"), ("detached", "y.detach()"))
+    ]
+    if ev.case.size <= SMALL:
+        asked.append(("crowded", "After 33 later calls on other numbers and one with another eps"))
+    found = first_bad(_in_modes(ev, history, told, cause) for history, told in asked)
+    return found if found.bad else outcome
 
 
 @law("LN711", name="second-backward", severity="error", needs=("dx",), limit=16, max_elements=1 << 14,
      source="torch.autograd.grad with retain_graph=True; karpathy/llm.c#408, apache/mxnet#18499")  # fmt: skip
 def second_backward(ev: Evaluation) -> Outcome:
-    """A second backward of one forward gives the gradients again: nothing accumulates in hidden scratch.
+    """A second backward of one forward gives the gradients again: nothing accumulates in hidden scratch, and what the
+    forward has saved is not given away at the first, not even to later calls of the same shape.
 
     With every argument requiring one, with x alone and with the parameters alone. A subject that refuses the second
     backward is not accused.
@@ -108,11 +118,16 @@ def second_backward(ev: Evaluation) -> Outcome:
         return INAPPLICABLE
     every = ev.case.requires_grad
     asked = dict.fromkeys((every, ("x",), tuple(name for name in every if name != "x")))
-    cases = [replace(ev.case, history="repeated", requires_grad=names, recipe=None) for names in asked if names]
+    cases = [
+        (replace(ev.case, history=history, requires_grad=names, recipe=None), when)
+        for history, when in (("repeated", ""), ("resumed", ", after later calls"))
+        for names in asked
+        if names
+    ]
     return first_bad(
-        _judge(ev, case, f"In the second of two backwards for {', '.join(case.gradients())}",
+        _judge(ev, case, f"In the second of two backwards for {', '.join(case.gradients())}{when}",
                "a second backward gives other gradients", list(case.gradients()))
-        for case in cases
+        for case, when in cases
     )  # fmt: skip
 
 
@@ -161,25 +176,35 @@ def changed_before_backward(ev: Evaluation) -> Outcome:
     )  # fmt: skip
 
 
-@law("LN713", name="two-threads", severity="warning", limit=6, max_elements=1 << 16,
+@law("LN713", name="two-threads", severity="warning", limit=4, runs=20, max_elements=1 << 16,
      source="kernels run outside the interpreter lock; data-parallel replicas call from several threads")  # fmt: skip
 def two_threads(ev: Evaluation) -> Outcome:
-    """y is right while another thread calls on other numbers: no scratch is shared between calls.
+    """y is right while another thread calls on other numbers, and so are the gradients: no scratch is shared.
 
-    Eight calls in each of two threads; a y whose bits differ from the first is the one that is judged. The rows are
-    repeated up to 2^14 elements, for kernels take turns only while they last.
+    Both threads call for a while; then one is paused at its lines of Python and behind its calls into C, as far as
+    these are not more than can be tried, and the other makes a whole call each time. A result whose bits differ from
+    those of a call alone is the one that is judged. The rows are repeated up to 2^14 elements (with gradients 2^12),
+    for kernels take turns only while they last.
     """
     if not _right(ev):
         return INAPPLICABLE
-    arrays = {k: v for k, v in ev.case.arrays.items() if k in ("x", "weight", "bias")}
-    x = arrays["x"]
-    if len(x.shape) > len(ev.case.normalized_shape):
-        times = max((1 << 14) // x.size, 1)
-        arrays["x"] = FloatArray(x.dtype, np.concatenate([x.bits] * times))
-    case = replace(ev.case, arrays=arrays, layouts={}, requires_grad=(), history="threads", recipe=None)
-    return _judge(
-        ev, case, "While another thread calls on other numbers", "two threads at once disturb each other", ["y"]
-    )
+    bare = replace(ev.case, arrays={k: v for k, v in ev.case.arrays.items() if k != "dy"}, requires_grad=())
+    cases = [_repeated(bare, 1 << 14)]
+    if ev.subject.framework == "torch" and "dx" in ev.subject.capabilities.outputs:
+        full = _repeated(_with_gradients(ev).case, 1 << 12)
+        cases += [full] if _right(ev.rerun(full)) else []
+    what, cause = "While another thread calls on other numbers", "two threads at once disturb each other"
+    return first_bad(_judge(ev, replace(case, history="threads"), what, cause, _outputs(case)) for case in cases)
+
+
+def _repeated(case: Case, elements: int) -> Case:
+    """The case with its rows repeated up to so many elements."""
+    arrays = dict(case.arrays)
+    if len(arrays["x"].shape) > len(case.normalized_shape):
+        times = max(elements // case.size, 1)
+        many = {name: arrays[name] for name in ("x", "dy") if name in arrays}
+        arrays |= {name: FloatArray(array.dtype, np.concatenate([array.bits] * times)) for name, array in many.items()}
+    return replace(case, arrays=arrays, layouts={}, recipe=None)
 
 
 @law("LN714", name="repetitions", severity="error", limit=2, max_elements=1 << 13,
@@ -258,8 +283,8 @@ def surroundings(ev: Evaluation) -> Outcome:
         return INAPPLICABLE
     arrays = {k: v for k, v in ev.case.arrays.items() if k in ("x", "weight", "bias")}
     cases = [replace(ev.case, arrays=arrays, layouts={}, recipe=None)]
-    if _right(ev.again(_plain(ev.case, 771))):
-        cases.append(_plain(ev.case, 771))
+    if _right(ev.again(_plain(ev.case, [771]))):
+        cases.append(_plain(ev.case, [771]))
     return first_bad(
         _judge(ev, replace(case, history=history, requires_grad=()), what, f"y is less accurate {cause}", ["y"])
         for case in cases
@@ -282,10 +307,10 @@ def dtypes_in_turn(ev: Evaluation) -> Outcome:
     if ev.case.dtype not in ("float64", "float32") or not _right(ev):
         return INAPPLICABLE
     n = 461 + 2 * (ev.case.size * 31 % 281)
-    fresh = replace(_plain(ev.case, n), history="lower")
+    fresh = replace(_plain(ev.case, [n]), history="lower")
     what, cause = "After a call on the same numbers in 16 bits", "an earlier call in another dtype changes the result"
     refusal = ev.rerun(fresh).response.refusal
-    if not _right(ev.again(_plain(ev.case, n + 840))):
+    if not _right(ev.again(_plain(ev.case, [n + 840]))):
         return INAPPLICABLE
     if refusal is None:
         return _judge(ev, fresh, what, cause, _outputs(fresh))
@@ -306,9 +331,38 @@ def deterministic_algorithms(ev: Evaluation) -> Outcome:
     return _judge(ev, case, "With deterministic algorithms", cause, _outputs(case))
 
 
-def _plain(case: Case, n: int) -> Case:
-    """Three ordinary rows of n elements, with the parameters and the modes of a case."""
-    recipe = {"dtype": case.dtype, "batch": [3], "shape": [n], "regime": "normal", "eps": case.eps, "seed": 1}
+@law("LN721", name="several-threads", severity="error", limit=2, max_elements=1 << 12, runs=20,
+     source="dweight and dbias are sums of partial sums, of a thread or a block each: karpathy/llm.c#408")  # fmt: skip
+def several_threads(ev: Evaluation) -> Outcome:
+    """y and the gradients are right by the bounds on five, four and three threads, for rows that these do not divide
+    and for fewer rows than threads, after calls with more rows.
+
+    Asked of single rows and of blocks of 32. Catches partial sums that a thread, or a block of rows, has left from an
+    earlier call where now there is none.
+    """
+    ev = _with_gradients(ev) if ev.subject.framework == "torch" else ev
+    if not _right(ev):
+        return INAPPLICABLE
+    shape, declared = list(ev.case.normalized_shape), ev.subject.capabilities.threads
+    counts = declared or ((5, 4, 3) if ev.subject.framework == "torch" else (1,))
+    outcome: Outcome = INAPPLICABLE
+    for threads, block in ((threads, block) for threads in counts for block in (1, 32)):
+        more = replace(_plain(ev.case, shape, 2 * threads * block), threads=threads)
+        if Evaluation(more, ev.evaluator).response.refusal is not None:
+            continue
+        for rows in ((threads + 1) * block, 2):
+            case = replace(_plain(ev.case, shape, rows), threads=threads, requires_grad=ev.case.requires_grad)
+            what = f"On {threads} threads, after a call with {2 * threads * block} rows"
+            found = _judge(ev, case, what, "several threads, or more rows before, give other results", _outputs(case))
+            if found.bad:
+                return found
+            outcome = found if found.informative else outcome
+    return outcome
+
+
+def _plain(case: Case, shape: list[int], rows: int = 3) -> Case:
+    """Ordinary rows of a shape, three of them, with the parameters and the modes of a case."""
+    recipe = {"dtype": case.dtype, "batch": [rows], "shape": shape, "regime": "normal", "eps": case.eps, "seed": 1}
     present = {name: "normal" if case.has(name) else None for name in ("weight", "bias", "dy")}
     chosen = build({**recipe, **present, "grads": [name for name in ("x", "weight", "bias") if case.has(name)]})
     return replace(chosen, device=case.device, threads=case.threads, train=case.train, recipe=None)

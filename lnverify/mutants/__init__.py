@@ -139,7 +139,7 @@ def all_mutants() -> list[Mutant]:
 
 def all_correct() -> list[Correct]:
     """Every right implementation, sorted by id; those in torch only where torch can be imported."""
-    found: list[Correct] = _collect("CORRECT", ("correct", "correct_backward"), "torch_correct")
+    found: list[Correct] = _collect("CORRECT", ("correct", "correct_backward"), "torch_correct", "torch_pools")
     return found
 
 

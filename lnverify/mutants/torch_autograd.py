@@ -29,6 +29,7 @@ from lnverify.mutants.torch_parts import (
     textbook,
     wide,
 )
+from lnverify.mutants.torch_pools import POOLS
 from lnverify.mutants.torch_second_order import SECOND_ORDER
 from lnverify.mutants.torch_shapes import SHAPES
 from lnverify.mutants.torch_strides import TORCH_STRIDES
@@ -266,6 +267,7 @@ MUTANTS = [
        ("LN2",)),
     *MEMORY,
     *OUTLIVED,
+    *POOLS,
     *SECOND_ORDER,
     *SHAPES,
     *TORCH_STRIDES,
