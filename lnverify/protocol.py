@@ -19,6 +19,7 @@ LAYOUTS = (
 HISTORIES = (
     "",
     "overwritten",
+    "unversioned",
     "followed",
     "crowded",
     "viewed",
@@ -37,6 +38,7 @@ HISTORIES = (
     "autocast",
     "low_default",
     "lower",
+    "higher",
     "deterministic",
 )
 CROWD = 33  # later calls of the history 'crowded': more than a model of 16 blocks makes
@@ -76,7 +78,8 @@ class Request:
     along every dimension in which it is constant. 'output' on dy: dy is the subject's own
     output y (the Response then carries the bits of that dy).
     requires_grad: the arguments that require a gradient; wanted gradients are among them.
-    history: what happens besides the call. 'overwritten': an earlier call on other numbers in the same memory.
+    history: what happens besides the call. 'overwritten': an earlier call on other numbers in the same memory;
+    'unversioned': the same, written through `.data`, which no version counter tells.
     'followed': a later call on other numbers before the results are read, between forward and backward, and a later
     backward before the gradients are read. 'crowded': 33 later calls, and one with another eps, between forward and
     backward. 'viewed', 'detached': y is dropped, and only a view of it, or y.detach(), is kept while later calls run
@@ -85,8 +88,8 @@ class Request:
     arguments are overwritten between forward and backward (and put back), with 'changed_x' and so on one of them alone.
     'output': y is overwritten there. 'threads': another thread calls on other numbers at the same time. 'stream': on a
     CUDA stream of its own, behind work that still writes the arguments.
-    'lower': after a call on the same numbers in 16 bits. 'state': a cell's dy is the cotangent of the h that is handed
-    on to the next step, not of the output.
+    'lower': after a call on the same numbers in 16 bits, and for float64 in float32; 'higher': after one in float64.
+    'state': a cell's dy is the cotangent of the h that is handed on to the next step, not of the output.
     'autocast': under torch.autocast to bfloat16. 'low_default': with bfloat16 as the default dtype.
     'deterministic': under torch.use_deterministic_algorithms, the backward too.
     repeat: rows, where it is not 0: x is a few rows that are repeated to so many by whoever answers; y is then that of

@@ -85,7 +85,7 @@ def test_what_a_numpy_subject_sees_of_each_history():
     def seen(history):
         recorded = Recorded()
         assert_right(ask(recorded.subject(), given, history=history), given)
-        unlike = history in ("overwritten", "lower")  # other numbers in place, the same in 16 bits
+        unlike = history in ("overwritten", "lower", "higher")  # other numbers in place, the same in 16 bits
         assert unlike or all(np.array_equal(w, weight) for kind, _, w in recorded.calls)
         return [(kind, np.array_equal(had, x)) for kind, had, _ in recorded.calls], recorded.memory
 
@@ -99,6 +99,7 @@ def test_what_a_numpy_subject_sees_of_each_history():
         ("backward", True),
     ]  # fmt: skip
     assert seen("viewed")[0] == [("forward", True), *[("forward", False)] * CROWD, ("backward", True)]
+    assert seen("higher")[0] == [("forward", True), ("forward", True), ("backward", True)]
     assert seen("lower")[0] == [("forward", False), ("forward", True), ("backward", True)]
     calls, (first, second) = seen("overwritten")
     assert calls == [("forward", False), ("forward", True), ("backward", True)]
@@ -137,6 +138,19 @@ def test_the_arguments_hold_other_numbers_meanwhile_and_their_own_afterwards():
     assert FloatArray("float64", now.numpy().view(np.uint64)).same_bits(given["x"])
     np.testing.assert_array_equal(before.numpy(), [[3.0, 2.5, 2.5], [0.5, -1.0, 2.5]])
     assert response.changed == ()
+
+
+def test_what_is_written_through_data_raises_no_version():
+    seen = []
+
+    def looks(x, weight, eps):
+        seen.append([(t.data_ptr(), t._version, t.detach().clone()) for t in (x, weight)])
+        return x * weight
+
+    ask(resolve(looks), {n: a for n, a in arrays().items() if n in ("x", "weight")}, "y", history="unversioned")
+    for (place, version, before), (same, still, now) in zip(*seen, strict=True):
+        assert (place, version) == (same, still)
+        assert not torch.equal(before, now)
 
 
 def test_a_later_call_gets_other_numbers_and_the_same_parameters():

@@ -101,6 +101,9 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "workspace-given-back": outlived.backward_resumed,
     "partial-sums-kept": outlived.on_four_threads,
     "scratch-unlocked": outlived.paused,
+    "statistics-by-version": outlived.written_through_data,
+    "eps-by-value": outlived.eps_in_16_bits,
+    "mean-by-size": outlived.float32_after_float64,
     "output-given-back": outlived.detached_first,
 }
 CLASSES: dict[str, Callable[[Any], Any]] = {

@@ -109,6 +109,29 @@ def paused(f: Any) -> Any:
     return at_once(lambda: call(x), lambda: call(x * 2 + x.flip(0)), torch.equal)
 
 
+def written_through_data(f: Any) -> Any:
+    """Y under no_grad after x was overwritten through .data."""
+    x = normal(4, 6, grad=False)
+    with torch.no_grad():
+        f(x, SHAPE, None, None, 1e-5)
+        x.data.copy_(normal(4, 6, seed=5, grad=False) * 3)
+        return f(x, SHAPE, None, None, 1e-5)
+
+
+def eps_in_16_bits(f: Any) -> Any:
+    """What eps = 1.003 adds to y, after a call in bfloat16: a thousandfold."""
+    x = normal(4, 6, grad=False)
+    f(x.bfloat16(), SHAPE, None, None, 1.003)
+    return (f(x, SHAPE, None, None, 1.003) - parts.textbook(x, SHAPE, None, None, 1.0)) * 1000
+
+
+def float32_after_float64(f: Any) -> Any:
+    """1 where y of float32 is float32, after a call in float64."""
+    x = normal(4, 6, grad=False)
+    f(x, SHAPE, None, None, 1e-5)
+    return torch.tensor(float(f(x.float(), SHAPE, None, None, 1e-5).dtype == torch.float32))
+
+
 def detached_first(f: Any) -> Any:
     """What y.detach() holds after a later call, without gradients, where y is dropped."""
     x = normal(4, 6, grad=False)

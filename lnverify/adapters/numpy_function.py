@@ -203,10 +203,11 @@ def _called(
     if request.history == "overwritten":
         with overwritten(held):
             call(values)
-    if request.history == "lower":
-        lowered = {k: v.astype(np.float16) if isinstance(v, np.ndarray) else v for k, v in values.items()}
+    if request.history in ("lower", "higher"):
+        dtype = np.float16 if request.history == "lower" else np.float64
+        cast = {k: v.astype(dtype) if isinstance(v, np.ndarray) else v for k, v in values.items()}
         with contextlib.suppress(Exception):  # whether it takes them does not matter
-            call(lowered)
+            call(cast)
     if request.history == "threads":
         return at_once(
             lambda: call(values),

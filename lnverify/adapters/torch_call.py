@@ -17,7 +17,7 @@ from lnverify.adapters.destinations import Destination, Writing
 from lnverify.adapters.signature import Signature, axis, own_values
 from lnverify.adapters.torch_history import (
     crowd,
-    in_lower_precision,
+    in_other_precision,
     later_calls,
     on_a_stream,
     other_eps,
@@ -194,11 +194,11 @@ class _Run:
         history = self.request.history
         mode, kept = modes[self.request.grad_mode], grad_mode_kept(self.state.changed)
         with mode(), kept, surrounded(history, self.request.device):
-            if history == "overwritten":
-                with overwritten(leaves):
+            if history in ("overwritten", "unversioned"):
+                with overwritten(leaves, versioned=history == "overwritten"):
                     call(leaves)
-            if history == "lower":
-                in_lower_precision(leaves, call)
+            if history in ("lower", "higher"):
+                in_other_precision(history, leaves, call)
             if history == "threads":
                 returned = while_others_call(leaves, without_gradients(call), self.first)
             else:

@@ -28,10 +28,14 @@ def other_eps(eps: float) -> float:
 
 
 @contextlib.contextmanager
-def overwritten(leaves: Tensors) -> Iterator[None]:
-    """Other numbers in the memory of the leaves while it lasts; their own afterwards."""
+def overwritten(leaves: Tensors, versioned: bool = True) -> Iterator[None]:
+    """Other numbers in the memory of the leaves while it lasts; their own afterwards.
+
+    versioned: whether their version counters tell.
+    """
     import torch
 
+    leaves = leaves if versioned else {name: leaf.data for name, leaf in leaves.items()}
     kept = {name: leaf.detach().clone() for name, leaf in leaves.items()}
     with torch.no_grad():
         for leaf in leaves.values():
@@ -70,12 +74,16 @@ def crowd(
             results.append(with_other_eps()(leaves))
 
 
-def in_lower_precision(leaves: Tensors, call: Callable[[Tensors], Any]) -> None:
-    """The call on the same numbers in bfloat16; whether the subject takes them does not matter."""
+def in_other_precision(history: str, leaves: Tensors, call: Callable[[Tensors], Any]) -> None:
+    """The call on the same numbers in bfloat16 and, where x is wider, float32 ('lower'), or in float64 ('higher');
+    whether the subject takes them does not matter."""
     import torch
 
-    with contextlib.suppress(Exception):
-        call({name: leaf.detach().to(torch.bfloat16) for name, leaf in leaves.items()})
+    own = leaves["x"].dtype
+    lower = (torch.bfloat16, torch.float32) if own == torch.float64 else (torch.bfloat16,)
+    for dtype in lower if history == "lower" else (torch.float64,):
+        with contextlib.suppress(Exception):
+            call({name: leaf.detach().to(dtype) for name, leaf in leaves.items()})
 
 
 def on_a_stream(leaves: Tensors, call: Callable[[Tensors], Any]) -> Any:

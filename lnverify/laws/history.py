@@ -8,7 +8,7 @@ import numpy as np
 
 from lnverify.case import Case
 from lnverify.evaluation import Evaluation
-from lnverify.floats import FloatArray
+from lnverify.floats import FORMATS, FloatArray
 from lnverify.law import INAPPLICABLE, Outcome, first_bad, law
 from lnverify.protocol import FEW, VIEWS
 from lnverify.recipes import build, integers
@@ -296,25 +296,53 @@ def surroundings(ev: Evaluation) -> Outcome:
 
 
 @law("LN718", name="dtypes-in-turn", severity="error", limit=4, max_elements=1 << 14,
-     source="what is kept by size alone outlives the dtype that it was made in")  # fmt: skip
+     source="what is kept by size alone, or by eps alone, outlives the dtype that it was made in")  # fmt: skip
 def dtypes_in_turn(ev: Evaluation) -> Outcome:
-    """After a call on the same numbers in 16 bits, y and the gradients are right by the bounds of this dtype.
+    """After a call on the same numbers in 16 bits, y and the gradients are right by the bounds of this dtype, and after
+    one in float64 they are right as well and y has the dtype that it has without.
 
-    Catches constants and scratch that are kept by N and not by dtype. N is one that no other case has: what was made
-    in this dtype before, and kept, would hide the fault. Asked of what is right, without such a call, at an N that is
-    840 more, of the same remainders; and in float64 and float32 only.
+    Catches constants and scratch that are kept by N or by the value of eps and not by dtype. N, and eps where it can be
+    chosen, are such that no other case has: what was made in this dtype before, and kept, would hide the fault. Asked
+    of what is right, without such a call, at an N that is 840 more, of the same remainders. In 16 bits only after
+    float64, in float64 only after narrower ones.
     """
-    if ev.case.dtype not in ("float64", "float32") or not _right(ev):
+    if not _right(ev):
         return INAPPLICABLE
-    n = 461 + 2 * (ev.case.size * 31 % 281)
-    fresh = replace(_plain(ev.case, [n]), history="lower")
-    what, cause = "After a call on the same numbers in 16 bits", "an earlier call in another dtype changes the result"
-    refusal = ev.rerun(fresh).response.refusal
-    if not _right(ev.again(_plain(ev.case, [n + 840]))):
+    outcome: Outcome = INAPPLICABLE
+    for history, which, dtypes in (
+        ("lower", "16 bits", ("float64", "float32")),
+        ("higher", "float64", ("float32", "bfloat16", "float16")),
+    ):
+        if ev.case.dtype in dtypes:
+            found = _in_turn(ev, history, f"After a call on the same numbers in {which}")
+            if found.bad:
+                return found
+            outcome = found if found.informative else outcome
+    return outcome
+
+
+def _in_turn(ev: Evaluation, history: str, what: str) -> Outcome:
+    """The case of an N and an eps of its own, after a call in another dtype."""
+    number = (ev.case.size * 31 + FORMATS[ev.case.dtype].precision * 7) % 281 + (281 if history == "higher" else 0)
+    eps = (number + 300.3) / 1024  # of the size of the variance, and no number of 16 bits
+
+    def case(n: int, eps: float) -> Case:
+        chosen = _plain(ev.case, [n])
+        return chosen if ev.subject.capabilities.eps is not None else replace(chosen, eps=eps)
+
+    fresh = replace(case(461 + 2 * number, eps), history=history)
+    cause = "an earlier call in another dtype changes the result"
+    now = ev.rerun(fresh)
+    plain = ev.again(case(461 + 2 * number + 840, eps + 1))
+    if not _right(plain):
         return INAPPLICABLE
-    if refusal is None:
-        return _judge(ev, fresh, what, cause, _outputs(fresh))
-    return Outcome("crashed", np.inf, "y", (), f"{what} it is refused: {refusal}", cause, case=fresh)
+    if now.response.refusal is not None:
+        return Outcome("crashed", np.inf, "y", (), f"{what} it is refused: {now.response.refusal}", cause, case=fresh)
+    due, got = (found.output("y") for found in (plain, now))
+    if due is not None and got is not None and due.dtype != got.dtype:
+        text = f"{what}, y is {got.dtype}, {due.dtype} is due."
+        return Outcome("violated", np.inf, "y", (), text, cause, case=fresh)
+    return _judge(ev, fresh, what, cause, _outputs(fresh))
 
 
 @law("LN719", name="deterministic-algorithms", severity="error", limit=8, max_elements=1 << 14,
@@ -358,6 +386,21 @@ def several_threads(ev: Evaluation) -> Outcome:
                 return found
             outcome = found if found.informative else outcome
     return outcome
+
+
+@law("LN722", name="changed-through-data", severity="warning", limit=8, max_elements=1 << 14, runs=4,
+     source="torch: Tensor.data has a version counter of its own; training loops that write into p.data")  # fmt: skip
+def changed_through_data(ev: Evaluation) -> Outcome:
+    """y and the gradients are right after x, weight and bias were overwritten through `.data`, which raises no version
+    counter, with and without gradients.
+
+    A warning: torch itself calls such writes unsafe, and autograd does not see them either; but many a training loop
+    makes them. What LN709 finds, where the counter does tell, is not said again.
+    """
+    if ev.subject.framework != "torch" or not _right(ev) or _in_modes(ev, "overwritten", "", "").bad:
+        return INAPPLICABLE
+    what = "After a call on other numbers in the same memory, overwritten through .data"
+    return _in_modes(ev, "unversioned", what, "results are kept by address and version, which .data does not raise")
 
 
 def _plain(case: Case, shape: list[int], rows: int = 3) -> Case:

@@ -82,6 +82,7 @@ KILLS: dict[str, tuple[str, str]] = {
     "LN718": ("reciprocal-by-size", "float32"),
     "LN719": ("eps-lost-where-deterministic", "float32"),
     "LN720": ("eps-by-thread", "float32"),
+    "LN722": ("statistics-by-version", "float32"),
     "LN721": ("partial-sums-kept", "float32"),
     "LN801": ("rms-eps-outside", "float32"),
     "LN802": ("rms-weight-outside-sums", "float32"),

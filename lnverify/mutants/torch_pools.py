@@ -200,6 +200,57 @@ def scratch_locked() -> Function:
     return _with_scratch(threading.Lock(), 1)
 
 
+def statistics_by_version() -> Function:
+    """Without gradients, mean and 1/s of the latest x are kept until its version counter rises, as .data does not."""
+    kept: list[Any] = []
+
+    def layer_norm(
+        x: Tensor, normalized_shape: Shape, weight: Tensor | None, bias: Tensor | None, eps: float
+    ) -> Tensor:
+        if torch.is_grad_enabled() or x.is_inference() or x.requires_grad:
+            return textbook(x, normalized_shape, weight, bias, eps)
+        about = (x._version, normalized_shape, eps)
+        if not kept or kept[0] is not x or kept[1] != about:
+            kept[:] = [x, about, *statistics(wide(x), normalized_shape, eps)]
+        return affine((wide(x) - kept[2]) * kept[3], weight, bias).to(x.dtype)
+
+    return layer_norm
+
+
+def eps_by_value() -> Function:
+    """eps is made a tensor once for each value, in the dtype of the first call, and serves the later ones."""
+    kept: dict[float, Tensor] = {}
+
+    def layer_norm(
+        x: Tensor, normalized_shape: Shape, weight: Tensor | None, bias: Tensor | None, eps: float
+    ) -> Tensor:
+        f, where = wide(x), dims(normalized_shape)
+        added = kept.setdefault(eps, torch.tensor(eps, dtype=x.dtype)).to(f.dtype)
+        centred = f - f.mean(where, keepdim=True)
+        rstd = torch.rsqrt(centred.square().mean(where, keepdim=True) + added)
+        return affine(centred * rstd, weight, bias).to(x.dtype)
+
+    return layer_norm
+
+
+def mean_by_size() -> Function:
+    """A row of 1/N is made once for each N in the working precision of the first call, and y takes its dtype."""
+    kept: dict[int, Tensor] = {}
+
+    def layer_norm(
+        x: Tensor, normalized_shape: Shape, weight: Tensor | None, bias: Tensor | None, eps: float
+    ) -> Tensor:
+        f = wide(x)
+        if len(normalized_shape) != 1 or not x.numel():
+            return textbook(x, normalized_shape, weight, bias, eps)
+        n = x.shape[-1]
+        centred = f - (f * kept.setdefault(n, torch.full((n,), 1 / n, dtype=f.dtype))).sum(-1, keepdim=True)
+        y = affine(centred * torch.rsqrt(centred.square().mean(-1, keepdim=True) + eps), weight, bias)
+        return y if f is x else y.to(x.dtype)
+
+    return layer_norm
+
+
 def _m(target: Any, id: str, affected: tuple[str, ...], *laws: str, **kwargs: Any) -> Mutant:
     told = " ".join((target.__doc__ or "").split())
     return Mutant(id, told, framework="torch", target=target, affected=affected, laws=laws, fresh=True, **kwargs)
@@ -210,6 +261,9 @@ POOLS = [
        threads=("karpathy/llm.c#408", "apache/mxnet#18499")),
     _m(partial_sums_kept, "partial-sums-kept", ("dbias",), "LN721", dtypes=WIDE),
     _m(scratch_unlocked, "scratch-unlocked", ("y",), "LN713"),
+    _m(statistics_by_version, "statistics-by-version", ("y",), "LN722"),
+    _m(eps_by_value, "eps-by-value", ("y", "dx"), "LN718", dtypes=WIDE),
+    _m(mean_by_size, "mean-by-size", ("y",), "LN718", dtypes=("float32",)),
     _m(output_given_back, "output-given-back", ("y",), "LN710"),
 ]  # fmt: skip
 CORRECT = [

@@ -223,6 +223,7 @@ def with_hex(text: str, value: float) -> str:
 
 HISTORY = {
     "overwritten": "after a call on other numbers in the same memory",
+    "unversioned": "after a call on other numbers in the same memory, overwritten through .data",
     "followed": "read after a second call",
     "crowded": "read after 34 more calls",
     "viewed": "a view of y read after more calls",
@@ -239,6 +240,7 @@ HISTORY = {
     "stream": "in a CUDA stream of its own",
     "autocast": "under autocast to bfloat16",
     "lower": "after a call on the same numbers in 16 bits",
+    "higher": "after a call on the same numbers in float64",
     "deterministic": "with deterministic algorithms",
     "state": "dy of the state that is handed on",
     "low_default": "with bfloat16 as the default dtype",
