@@ -104,6 +104,8 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "statistics-by-version": outlived.written_through_data,
     "eps-by-value": outlived.eps_in_16_bits,
     "mean-by-size": outlived.float32_after_float64,
+    "dx-sums-by-products": outlived.backward_under_autocast,
+    "accumulators-of-the-default-dtype": outlived.rows_in_16_bits,
     "output-given-back": outlived.detached_first,
 }
 CLASSES: dict[str, Callable[[Any], Any]] = {

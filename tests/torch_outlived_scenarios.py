@@ -132,6 +132,25 @@ def float32_after_float64(f: Any) -> Any:
     return torch.tensor(float(f(x.float(), SHAPE, None, None, 1e-5).dtype == torch.float32))
 
 
+def backward_under_autocast(f: Any) -> Any:
+    """1 where dx of float32 is right to 1e-4, the backward being under autocast."""
+    x, g = normal(4, 6, dtype=torch.float32), normal(4, 6, seed=3, grad=False, dtype=torch.float32)
+    right = torch.autograd.grad(parts.textbook(x, SHAPE, None, None, 1e-5), x, g)[0]
+    with torch.autocast("cpu", torch.bfloat16):
+        found = torch.autograd.grad(f(x, SHAPE, None, None, 1e-5), x, g)[0]
+    return torch.tensor(float(torch.allclose(found, right, atol=1e-4, rtol=0)))
+
+
+def rows_in_16_bits(f: Any) -> Any:
+    """Dbias of 600 rows of ones with bfloat16 as the default dtype."""
+    b = normal(6, seed=2)
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        return torch.autograd.grad(f(normal(600, 6), SHAPE, None, b, 1e-5), b, torch.ones(600, 6).double())[0]
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
 def detached_first(f: Any) -> Any:
     """What y.detach() holds after a later call, without gradients, where y is dropped."""
     x = normal(4, 6, grad=False)

@@ -303,8 +303,7 @@ class _Run:
         if self.request.history.startswith("changed"):
             alone = self.request.history.partition("_")[2]
             return overwritten({alone: leaves[alone]} if alone else leaves)
-        deterministic = self.request.history == "deterministic"
-        return surrounded("deterministic", self.request.device) if deterministic else nullcontext()
+        return surrounded(self.request.history, self.request.device)
 
     def gradients(self, ys: Any, inputs: list[Any], dys: Any, create_graph: bool = False) -> Any:
         """What autograd gives, None for what it does not reach; in another thread where the history says so."""

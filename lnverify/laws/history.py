@@ -118,16 +118,14 @@ def second_backward(ev: Evaluation) -> Outcome:
         return INAPPLICABLE
     every = ev.case.requires_grad
     asked = dict.fromkeys((every, ("x",), tuple(name for name in every if name != "x")))
-    cases = [
-        (replace(ev.case, history=history, requires_grad=names, recipe=None), when)
-        for history, when in (("repeated", ""), ("resumed", ", after later calls"))
-        for names in asked
-        if names
-    ]
+    cases = [replace(ev.case, requires_grad=names, recipe=None) for names in asked if names]
     return first_bad(
-        _judge(ev, case, f"In the second of two backwards for {', '.join(case.gradients())}{when}",
+        _judge(ev, replace(case, history=history),
+               f"In the second of two backwards for {', '.join(case.gradients())}{when}",
                "a second backward gives other gradients", list(case.gradients()))
-        for case, when in cases
+        for case in cases
+        if case.requires_grad == every or _right(ev.rerun(case))
+        for history, when in (("repeated", ""), ("resumed", ", after later calls"))
     )  # fmt: skip
 
 
@@ -273,20 +271,21 @@ def second_device(ev: Evaluation) -> Outcome:
 @law("LN717", name="surroundings", severity="warning", limit=8, max_elements=1 << 14,
      source="torch.autocast and torch.set_default_dtype: torch's own layer norm depends on neither")  # fmt: skip
 def surroundings(ev: Evaluation) -> Outcome:
-    """y is as accurate under torch.autocast, and with bfloat16 as the default dtype, as without: by the bounds of the
-    dtype of x.
+    """y and the gradients are as accurate under torch.autocast, and with bfloat16 as the default dtype, as without: by
+    the bounds of the dtype of x. Both are on around the forward and around the backward.
 
-    Asked of the case, and of three rows of 771: a count that bfloat16 rounds. A warning: autocast is free to lower what
-    it lowers, a product with a matrix of ones, say.
+    Asked of the case, of three rows of 771, and of 771 rows of 6: counts that bfloat16 rounds, and sums that it stops
+    adding to. A warning: autocast is free to lower what it lowers, a product with a matrix of ones, say.
     """
-    if ev.subject.framework != "torch" or not _right(ev):
+    if ev.subject.framework != "torch":
         return INAPPLICABLE
-    arrays = {k: v for k, v in ev.case.arrays.items() if k in ("x", "weight", "bias")}
-    cases = [replace(ev.case, arrays=arrays, layouts={}, recipe=None)]
-    if _right(ev.again(_plain(ev.case, [771]))):
-        cases.append(_plain(ev.case, [771]))
+    ev = _with_gradients(ev) if "dx" in ev.subject.capabilities.outputs else ev
+    if not _right(ev):
+        return INAPPLICABLE
+    others = [_plain(ev.case, [771]), _plain(ev.case, [6], rows=771)]
+    cases = [replace(ev.case, layouts={}, recipe=None), *(case for case in others if _right(ev.again(case)))]
     return first_bad(
-        _judge(ev, replace(case, history=history, requires_grad=()), what, f"y is less accurate {cause}", ["y"])
+        _judge(ev, replace(case, history=history), what, f"less accurate {cause}", _outputs(case))
         for case in cases
         for history, what, cause in (
             ("autocast", "Under autocast to bfloat16", "under autocast"),

@@ -33,6 +33,7 @@ from lnverify.mutants.torch_pools import POOLS
 from lnverify.mutants.torch_second_order import SECOND_ORDER
 from lnverify.mutants.torch_shapes import SHAPES
 from lnverify.mutants.torch_strides import TORCH_STRIDES
+from lnverify.mutants.torch_surroundings import SURROUNDINGS
 from lnverify.mutants.torch_transforms import TRANSFORMS
 
 Three = tuple[Tensor | None, Tensor | None, Tensor | None]
@@ -270,6 +271,7 @@ MUTANTS = [
     *POOLS,
     *SECOND_ORDER,
     *SHAPES,
+    *SURROUNDINGS,
     *TORCH_STRIDES,
     *TRANSFORMS,
     *MODULES,
