@@ -40,6 +40,8 @@ HISTORIES = (
     "lower",
     "higher",
     "deterministic",
+    "accumulating",
+    "into_grad",
 )
 CROWD = 33  # later calls of the history 'crowded': more than a model of 16 blocks makes
 CROWDED = ("crowded", "viewed", "detached", "resumed")  # histories of so many calls
@@ -91,7 +93,8 @@ class Request:
     'lower': after a call on the same numbers in 16 bits, and for float64 in float32; 'higher': after one in float64.
     'state': a cell's dy is the cotangent of the h that is handed on to the next step, not of the output.
     'autocast': under torch.autocast to bfloat16. 'low_default': with bfloat16 as the default dtype. 'deterministic':
-    under torch.use_deterministic_algorithms. All three around the forward and around the backward.
+    under torch.use_deterministic_algorithms. All three around the forward and around the backward. 'accumulating': the
+    arguments have a `.grad` already. 'into_grad': the backward is backward(), beside a `.grad` of zeros.
     repeat: rows, where it is not 0: x is a few rows that are repeated to so many by whoever answers; y is then that of
     the first ones, `odd` holds the rows of y (at most 64) that differ in bits from theirs, `odd_rows` their numbers.
     Where gradients are wanted, dy is zero but in `live_rows`, where it is repeated as x is; dx is that of these rows,

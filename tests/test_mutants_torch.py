@@ -106,6 +106,7 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "mean-by-size": outlived.float32_after_float64,
     "dx-sums-by-products": outlived.backward_under_autocast,
     "accumulators-of-the-default-dtype": outlived.rows_in_16_bits,
+    "adds-to-grad-itself": outlived.beside_grad,
     "output-given-back": outlived.detached_first,
 }
 CLASSES: dict[str, Callable[[Any], Any]] = {

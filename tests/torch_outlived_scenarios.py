@@ -151,6 +151,13 @@ def rows_in_16_bits(f: Any) -> Any:
         torch.set_default_dtype(torch.float32)
 
 
+def beside_grad(f: Any) -> Any:
+    """Dweight by torch.autograd.grad, and the .grad that the weight had."""
+    w = normal(6, seed=1)
+    w.grad = torch.ones_like(w)
+    return [*torch.autograd.grad(f(normal(4, 6), SHAPE, w, None, 1e-5), w, dy()), w.grad]
+
+
 def detached_first(f: Any) -> Any:
     """What y.detach() holds after a later call, without gradients, where y is dropped."""
     x = normal(4, 6, grad=False)

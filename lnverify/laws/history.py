@@ -402,6 +402,34 @@ def changed_through_data(ev: Evaluation) -> Outcome:
     return _in_modes(ev, "unversioned", what, "results are kept by address and version, which .data does not raise")
 
 
+@law("LN723", name="gradients-accumulate", severity="error", needs=("dx",), limit=6, max_elements=1 << 14,
+     source="torch: backward() adds to .grad, torch.autograd.grad does not touch it")  # fmt: skip
+def gradients_accumulate(ev: Evaluation) -> Outcome:
+    """Gradients are right by their bounds, and `.grad` stays what it is, where the arguments have one already; and
+    backward() adds to a `.grad` of zeros what torch.autograd.grad gives.
+
+    Catches a backward that adds to `.grad` itself, which only looks right while nothing but backward() is called.
+    """
+    if ev.subject.framework != "torch":
+        return INAPPLICABLE
+    ev = _with_gradients(ev)
+    if not _right(ev):
+        return INAPPLICABLE
+    case, cause = replace(ev.case, layouts={}, recipe=None), "the backward depends on the .grad that is there"
+    beside = replace(case, history="accumulating")
+    changed = [name for name in ev.rerun(beside).response.changed if name.startswith("the .grad")]
+    if changed:
+        text = f"torch.autograd.grad overwrites {', '.join(changed)}."
+        return Outcome("violated", np.inf, f"d{changed[0].split()[-1]}", (), text, cause, case=beside)
+    return first_bad(
+        _judge(ev, chosen, what, cause, list(case.gradients()))
+        for chosen, what in (
+            (beside, "Where the arguments have a .grad already"),
+            (replace(case, history="into_grad"), "Where backward() adds to a .grad of zeros"),
+        )
+    )
+
+
 def _plain(case: Case, shape: list[int], rows: int = 3) -> Case:
     """Ordinary rows of a shape, three of them, with the parameters and the modes of a case."""
     recipe = {"dtype": case.dtype, "batch": [rows], "shape": shape, "regime": "normal", "eps": case.eps, "seed": 1}

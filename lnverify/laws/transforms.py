@@ -81,15 +81,15 @@ def reverse_over_forward(ev: Evaluation) -> Outcome:
     return _judge(ev, "rty", ("tx",), "reverse mode over forward mode is wrong")
 
 
-@law("LN218", name="forward-over-reverse", severity="warning", needs=("fdx",), dtypes=WIDE, limit=16,
+@law("LN218", name="forward-over-reverse", severity="error", needs=("fdx",), dtypes=WIDE, limit=16,
      max_elements=1 << 12, source=f"torch.func.jvp over vjp, as a Hessian is computed; {HIGHER}")  # fmt: skip
 def forward_over_reverse(ev: Evaluation) -> Outcome:
     """The gradient dx can be differentiated in forward mode: its derivative along tx, tweight and tbias is the double
     backward with these in the place of vx, vweight and vbias (second derivatives are symmetric), within its running
     errors.
 
-    A subject that refuses a double backward is not asked: what it saves are constants by its own declaration. A
-    warning: functions that torch.jit.script compiled lose tangents here in torch 2.13, whatever they compute.
+    A subject that refuses a double backward is not asked: what it saves are constants by its own declaration. Nor is
+    one that torch.jit.script compiled: it loses tangents here in torch 2.13, whatever it computes.
     """
     if "d2x" not in ev.subject.capabilities.outputs:
         return INAPPLICABLE

@@ -1,4 +1,4 @@
-"""Mutants in torch that are less accurate by what is switched on around a call: autocast, a default dtype."""
+"""Mutants in torch that depend on what is around a call: autocast, a default dtype, a `.grad` that is there."""
 
 from __future__ import annotations
 
@@ -35,9 +35,17 @@ def accumulators(ctx: Any, dy: Tensor, dx: Tensor | None, dweight: Tensor | None
     return dx, dweight, dbias
 
 
-def _m(target: Any, id: str, affected: str, told: str) -> Mutant:
-    return Mutant(id, told, framework="torch", target=target, affected=(affected,), laws=("LN717",),
-                  dtypes=("float32",))  # fmt: skip
+def adding(ctx: Any, dy: Tensor, dx: Tensor | None, dweight: Tensor | None, dbias: Tensor | None) -> Three:
+    """Where the weight has a `.grad`, dweight is added to it here, and zeros are returned."""
+    weight = ctx.saved_tensors[1]
+    if dweight is not None and weight.is_leaf and weight.grad is not None and not torch.is_grad_enabled():
+        weight.grad.add_(dweight.to(weight.dtype))
+        dweight = torch.zeros_like(dweight)
+    return dx, dweight, dbias
+
+
+def _m(target: Any, id: str, affected: str, told: str, law: str = "LN717", dtypes: Any = ("float32",)) -> Mutant:
+    return Mutant(id, told, framework="torch", target=target, affected=(affected,), laws=(law,), dtypes=dtypes)
 
 
 SURROUNDINGS = [
@@ -45,4 +53,7 @@ SURROUNDINGS = [
        "The sums of dx are products with ones: autocast computes them in bfloat16."),
     _m(hand_written(accumulators), "accumulators-of-the-default-dtype", "dbias",
        "dbias is accumulated in the default dtype."),
+    _m(hand_written(adding), "adds-to-grad-itself", "dweight",
+       "The backward adds dweight to the .grad that is there itself, and returns zeros.", "LN723",
+       ("float64", "float32")),
 ]  # fmt: skip

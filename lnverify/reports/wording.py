@@ -241,6 +241,8 @@ HISTORY = {
     "autocast": "under autocast to bfloat16",
     "lower": "after a call on the same numbers in 16 bits",
     "higher": "after a call on the same numbers in float64",
+    "accumulating": "with a .grad there already",
+    "into_grad": "backward() to a .grad of zeros",
     "deterministic": "with deterministic algorithms",
     "state": "dy of the state that is handed on",
     "low_default": "with bfloat16 as the default dtype",
