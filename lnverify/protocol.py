@@ -99,8 +99,9 @@ class Request:
     the first ones, `odd` holds the rows of y (at most 64) that differ in bits from theirs, `odd_rows` their numbers.
     Where gradients are wanted, dy is zero but in `live_rows`, where it is repeated as x is; dx is that of these rows,
     `odd` holds rows of dx elsewhere (at most 64) that are not zero, `odd_rows` their numbers.
-    module_action (modules only): '' sets the parameters of a new module from the arrays; 'state_dict',
-    'deepcopy' and 'to' then send it through that round trip first ('to': made in float32, moved to the dtype);
+    module_action (modules only): '' sets the parameters of a new module from the arrays. 'state_dict', 'deepcopy',
+    'pickle' and 'to' then send it through that round trip first ('to': made in float64, moved to the dtype).
+    'assigned' puts new Parameters in the place of its own; 'parametrized' and 'pruned' let torch.nn.utils compute them.
     'initial', 'initial:no_affine', 'initial:no_bias' run a new module as it is, and `initial_weight` and
     `initial_bias` may be wanted (absent where it has none).
     """

@@ -120,6 +120,8 @@ CLASSES: dict[str, Callable[[Any], Any]] = {
     "module-shared-copies": plain.copied_weight,
     "module-stale-weight": plain.trained_then_evaluated,
     "module-last-statistics": plain.trained_then_evaluated,
+    "module-kept-parameters": plain.with_a_new_bias,
+    "module-registered-parameters": plain.with_a_pruned_bias,
     "module-running-mean": plain.trained_then_evaluated,
 }
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.utils import prune
 
 from lnverify.mutants import torch_parts as parts
 from tests.torch_inputs import SHAPE, inputs, normal
@@ -345,6 +346,21 @@ def copied_weight(cls: Any) -> Any:
     module = cls(6)
     copy.deepcopy(module).weight = torch.nn.Parameter(torch.full((6,), 7.0))
     return module.weight.tolist()
+
+
+def with_a_new_bias(cls: Any) -> Any:
+    """Y of a constant row with a bias that was assigned."""
+    module = cls(6)
+    module.bias = torch.nn.Parameter(torch.full((6,), 7.0))
+    return module(torch.ones(6)).tolist()
+
+
+def with_a_pruned_bias(cls: Any) -> Any:
+    """Y of a constant row with a bias of sevens that was pruned by a mask of ones."""
+    module = cls(6)
+    module.bias.data.fill_(7.0)
+    prune.custom_from_mask(module, "bias", torch.ones(6))
+    return module(torch.ones(6)).tolist()
 
 
 def trained_then_evaluated(cls: Any) -> Any:

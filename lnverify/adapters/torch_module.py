@@ -102,7 +102,8 @@ def adapt(obj: Any, target: str, options: Declaration) -> Subject:
         """A module of its own for a request with an action."""
         module = acted(torch, make, request, lambda m: find_parameters(m, request.normalized_shape, arguments))
         registered = dict(module.named_parameters())
-        own = find_parameters(module, request.normalized_shape, arguments)
+        computed = request.module_action in ("parametrized", "pruned")  # such a parameter is no leaf
+        own = {} if computed else find_parameters(module, request.normalized_shape, arguments)
         by_ours = {ours: (name, registered[name]) for ours, name in own.items() if ours in request.arrays}
         return Kept(module, forward_signature(module, target), by_ours, acted=True)
 

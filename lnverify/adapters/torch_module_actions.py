@@ -1,4 +1,4 @@
-"""What a module goes through before it runs: round trips (state_dict, deepcopy, to), and a new module as it is.
+"""What a module goes through before it runs: round trips, parameters that are replaced, and a new module as it is.
 
 See Request.module_action. Each action starts from a module of its own, so that nothing is left behind in the
 ones that are kept.
@@ -7,6 +7,7 @@ ones that are kept.
 from __future__ import annotations
 
 import copy
+import pickle
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,6 +16,7 @@ from lnverify.protocol import Request
 
 Make = Callable[[tuple[int, ...], float, bool, bool], Any]
 GARBAGE = 7.0  # written over the original after a deep copy
+REPLACING = ("assigned", "parametrized", "pruned")
 
 
 def holders(module: Any) -> dict[str, Any]:
@@ -47,14 +49,20 @@ def acted(torch: Any, make: Make, request: Request, names: Callable[[Any], Mappi
 
     module = fresh().to(device=request.device, dtype=torch.float64 if action == "to" else dtype)
     registered = dict(module.named_parameters())
+    values: dict[str, Any] = {}
     for ours, name in names(module).items():
-        if ours not in request.arrays:
-            continue
-        parameter = registered[name]
-        values = torch.tensor(request.arrays[ours].values, dtype=parameter.dtype, device=request.device)
-        parameter.data = values.reshape(parameter.shape)
+        if ours in request.arrays:
+            like = registered[name]
+            given = torch.tensor(request.arrays[ours].values, dtype=like.dtype, device=request.device)
+            values[name] = given.reshape(like.shape)
+    if action in REPLACING:
+        return _replaced(torch, action, module, values)
+    for name, tensor in values.items():
+        registered[name].data = tensor
     if action == "to":
         return module.to(dtype)
+    if action == "pickle":
+        return pickle.loads(pickle.dumps(module))
     if action == "deepcopy":
         copied = copy.deepcopy(module)
         for parameter in module.parameters():
@@ -68,3 +76,33 @@ def acted(torch: Any, make: Make, request: Request, names: Callable[[Any], Mappi
     other = fresh().to(device=request.device, dtype=dtype)
     other.load_state_dict(state)
     return other
+
+
+def _replaced(torch: Any, action: str, module: Any, values: Mapping[str, Any]) -> Any:
+    """The module after other tensors took the place of its parameters, which hold garbage till then.
+
+    values: the parameters due, by registered name. 'assigned': new Parameters. 'parametrized': what
+    torch.nn.utils.parametrize computes, minus what it keeps. 'pruned': what torch.nn.utils.prune computes, by a mask of
+    ones. Raises what torch raises where the module does not admit it.
+    """
+    from torch.nn.utils import parametrize, prune
+
+    class Negated(torch.nn.Module):
+        def forward(self, kept: Any) -> Any:
+            return -kept
+
+    registered = dict(module.named_parameters())
+    for name in values:
+        registered[name].data.fill_(GARBAGE)
+    for name, tensor in values.items():
+        path, _, own = name.rpartition(".")
+        owner = module.get_submodule(path)
+        if action == "assigned":
+            setattr(owner, own, torch.nn.Parameter(tensor))
+        elif action == "parametrized":
+            parametrize.register_parametrization(owner, own, Negated())
+            getattr(owner.parametrizations, own).original.data = -tensor
+        else:
+            prune.custom_from_mask(owner, own, torch.ones_like(tensor))
+            getattr(owner, f"{own}_orig").data = tensor
+    return module

@@ -263,22 +263,25 @@ UNUSUAL_EPS = 0.0625
 
 
 @law("LN708", name="module-round-trips", severity="error", needs=("module",), once=True,
-     source="torch.nn.Module: state_dict, deepcopy and to(dtype) keep the function")  # fmt: skip
+     source="torch.nn.Module: state_dict, deepcopy, pickle and to(dtype) keep the function")  # fmt: skip
 def module_round_trips(ev: Evaluation) -> Outcome:
-    """A module that went through state_dict, deepcopy or .to(dtype) computes what it computed.
+    """A module that went through state_dict, deepcopy, pickle or .to(dtype) computes what it computed.
 
     y and its gradients are judged by their bounds and y keeps its dtype. 'deepcopy' overwrites the original before
-    the copy runs; 'to' starts from float64 (so it is left out in float64). eps is none that is a default anywhere.
+    the copy runs; 'to' starts from float64 (so it is left out in float64). eps is none that is a default anywhere. A
+    module that cannot be pickled is not accused: classes that were made within a function cannot.
     """
     worst = 0.0
     if ev.subject.capabilities.eps is None:
         ev = ev.again(replace(ev.case, eps=UNUSUAL_EPS, recipe=None))
-    for action in ("state_dict", "deepcopy", "to"):
+    for action in ("state_dict", "deepcopy", "to", "pickle"):
         if action == "to" and ev.case.dtype == "float64":
             continue
         chosen = replace(ev.case, module_action=action, recipe=None)
         again = ev.rerun(chosen)
         cause = f"a module does not survive {action}"
+        if action == "pickle" and again.response.refusal is not None:
+            continue
         if again.response.refusal is not None:
             text = f"After {action}: {again.response.refusal}"
             return Outcome("crashed", np.inf, "y", (), text, cause, case=chosen)
@@ -292,3 +295,37 @@ def module_round_trips(ev: Evaluation) -> Outcome:
             if kind == "violated" and ev.settle(output)[1] != "violated":
                 return replace(judgement.outcome(cause, f"After {action}: {judgement.sentence()}"), case=chosen)
     return Outcome("holds", min(worst, 1.0), "y")
+
+
+@law("LN724", name="replaced-parameters", severity="error", needs=("module",), once=True,
+     source="torch.nn.utils.parametrize, torch.nn.utils.prune; module.weight = torch.nn.Parameter(...)")  # fmt: skip
+def replaced_parameters(ev: Evaluation) -> Outcome:
+    """y and the gradients are right where weight and bias were assigned anew, and y and dx where they are computed by a
+    parametrization or by pruning.
+
+    By the bounds of LN101 and LN201 to LN203. Catches parameters that a module keeps beside its attributes. The ones
+    that are replaced hold other numbers. Whoever refuses to be parametrized or pruned is not accused.
+    """
+    outcome: Outcome = INAPPLICABLE
+    if not any(ev.case.has(name) for name in ("weight", "bias")):
+        return INAPPLICABLE
+    for action, what, grads in (
+        ("assigned", "After new parameters were assigned", ev.case.requires_grad),
+        ("parametrized", "With parameters that a parametrization computes", ("x",)),
+        ("pruned", "With parameters that were pruned by a mask of ones", ("x",)),
+    ):
+        plain = replace(ev.case, requires_grad=tuple(n for n in grads if n in ev.case.requires_grad), recipe=None)
+        chosen = replace(plain, module_action=action)
+        before, again = ev.rerun(plain), ev.rerun(chosen)
+        cause = "parameters that were replaced are still used"
+        if again.response.refusal is not None:
+            if action == "assigned" and before.response.refusal is None:
+                text = f"{what} it is refused: {again.response.refusal}"
+                return Outcome("crashed", np.inf, "y", (), text, cause, case=chosen)
+            continue
+        for output in ("y", *(g for g in chosen.gradients() if chosen.has("dy"))):
+            judgement, kind = again.settle(output)
+            if kind == "violated" and before.settle(output)[1] != "violated":
+                return replace(judgement.outcome(cause, f"{what}, {judgement.sentence()}"), case=chosen)
+            outcome = Outcome("holds", 0.0, "y")
+    return outcome

@@ -98,6 +98,28 @@ class SharedCopies(Module):
         return copy.copy(self)
 
 
+class KeptParameters(Module):
+    """The parameters are kept in a list when the module is built, as a fused optimiser wants them."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.flat = [self.weight, self.bias]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise the last dimensions of x."""
+        weight, bias = self.flat
+        return textbook(x, self.normalized_shape, weight, bias, self.eps)
+
+
+class RegisteredParameters(Module):
+    """The parameters are looked up where they are registered, which is not where parametrizations put them."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise the last dimensions of x."""
+        weight, bias = (self._parameters.get(name) for name in ("weight", "bias"))
+        return textbook(x, self.normalized_shape, weight, bias, self.eps)
+
+
 class StaleWeight(Module):
     """The weight is copied when the module is built; loading or training does not reach the copy."""
 
@@ -175,6 +197,10 @@ MODULES = [
     _m("module-state-without-bias", "state_dict holds no bias.", BiasNotInState,
        ("tensorflow/tensorflow#13600",)),
     _m("module-shared-copies", "A deep copy shares its parameters with the original.", SharedCopies),
+    _m("module-kept-parameters", "The parameters are kept in a list at construction.", KeptParameters, (), ("LN724",),
+       ("y",)),
+    _m("module-registered-parameters", "Parameters that a parametrization computes are ignored.",
+       RegisteredParameters, (), ("LN724",), ("y",)),
     _m("module-stale-weight", "In eval mode, the weight is the one of construction.", StaleWeight,
        ("Hsword/Hetu#17",), ("LN7", "LN1"), ("y",)),
     _m("module-last-statistics", "Eval uses the statistics of the last training batch.",
