@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -202,35 +203,36 @@ def recipes(support: Support, profile: Profile) -> Any:
     dtype = support.dtype
     cap = 1 << 13 if dtype == "float64" else 1 << 14
     fixed = support.subject.capabilities.fixed_shape
+    # All strategies are made once: Hypothesis validates each new one, which takes longer than a draw.
+    sizes = st.one_of(st.integers(1, 40), st.sampled_from([c for k in N_CLASSES for c in k]))
+    counts, shapes = st.one_of(st.integers(1, 6), st.sampled_from(ROWS)), st.integers(0, 4)
+    affines, means = st.sampled_from(support.affine), st.sampled_from((0.0, 0.0, 1.0, 8.0, 64.0, 1e3, 1e4, 1e6))
+    scales, mixed, regimes = st.one_of(st.just(0), st.integers(-30, 30)), st.booleans(), st.sampled_from(REGIMES)
+    seeds, weights = st.integers(0, 2**32 - 1), st.sampled_from(WEIGHTS)
+    biases, dys, grads = st.sampled_from(("normal", "zeros", "large")), st.sampled_from(DYS), st.sampled_from(GRADS)
+    threads = st.sampled_from(support.subject.capabilities.threads or (1, 2))
+    epsilons = lru_cache(maxsize=None)(lambda *near: st.sampled_from([*support.eps, *near]))
 
     @st.composite
     def draw_case(draw: Any) -> Case:
-        n = (
-            prod(fixed)
-            if fixed
-            else draw(st.one_of(st.integers(1, 40), st.sampled_from([c for k in N_CLASSES for c in k])))
-        )
-        rows = min(draw(st.one_of(st.integers(1, 6), st.sampled_from(ROWS))), max(cap // n, 1))
-        batch, shape = _shape(n, rows, draw(st.integers(0, 4)), support)
-        affine = draw(st.sampled_from(support.affine))
+        n = prod(fixed) if fixed else draw(sizes)
+        rows = min(draw(counts), max(cap // n, 1))
+        batch, shape = _shape(n, rows, draw(shapes), support)
+        affine = draw(affines)
         weight, bias = AFFINE[affine]
-        mean = draw(st.sampled_from((0.0, 0.0, 1.0, 8.0, 64.0, 1e3, 1e4, 1e6)))
-        scale = _scale(dtype, draw(st.one_of(st.just(0), st.integers(-30, 30))), mean)
+        mean = draw(means)
+        scale = _scale(dtype, draw(scales), mean)
         near = (
             []
             if support.subject.capabilities.eps is not None
             else [float(2.0 ** min(max(2 * scale + k, -60), 6)) for k in (-2, 2)]
         )
         return build({
-            "dtype": dtype, "parameters": "float32" if affine in support.mixed and draw(st.booleans()) else None,
-            "batch": batch, "shape": list(fixed) if fixed else shape, "regime": draw(st.sampled_from(REGIMES)),
-            "mean": mean, "scale": scale, "eps": draw(st.sampled_from([*support.eps, *near])),
-            "seed": draw(st.integers(0, 2**32 - 1)),
-            "weight": weight and draw(st.sampled_from(WEIGHTS)),
-            "bias": bias and draw(st.sampled_from(("normal", "zeros", "large"))),
-            "dy": draw(st.sampled_from(DYS)), "grads": draw(st.sampled_from(GRADS)),
-            "threads": draw(st.sampled_from(support.subject.capabilities.threads or (1, 2))),
-            "device": support.device,
+            "dtype": dtype, "parameters": "float32" if affine in support.mixed and draw(mixed) else None,
+            "batch": batch, "shape": list(fixed) if fixed else shape, "regime": draw(regimes),
+            "mean": mean, "scale": scale, "eps": draw(epsilons(*near)), "seed": draw(seeds),
+            "weight": weight and draw(weights), "bias": bias and draw(biases),
+            "dy": draw(dys), "grads": draw(grads), "threads": draw(threads), "device": support.device,
         })  # fmt: skip
 
     return draw_case()
@@ -250,27 +252,30 @@ def small(support: Support) -> Any:
         st.sampled_from([float(s * 2.0**k) for k in range(-12, 12) for s in (1, -1)] + [1000.5, 9999.0, 10000.0]),
         st.floats(-top, top, width=width, allow_subnormal=False),
     )  # fmt: skip
+    widths, counts, units, shifts = st.integers(1, 6), st.integers(1, 3), st.integers(0, 2**32), st.booleans()
+    affines, epsilons, grads = (st.sampled_from(of) for of in (support.affine, support.eps, GRADS))
+    numbers = lru_cache(maxsize=None)(lambda count: st.lists(number, min_size=count, max_size=count))
 
     @st.composite
     def draw_case(draw: Any) -> Case:
-        shape = tuple(fixed) if fixed else (draw(st.integers(1, 6)),)
+        shape = tuple(fixed) if fixed else (draw(widths),)
         n = prod(shape)
-        rows = draw(st.integers(1, 3))
+        rows = draw(counts)
         base = draw(number)
 
         def array(count: int, kind: str, shifted: float = 0.0) -> FloatArray:
             if count > 64:
-                unit = draw(st.integers(0, 2**32))
+                unit = draw(units)
                 values = [shifted + ((unit * (i + 1)) % 17) - 8.0 for i in range(count)]
             else:
-                values = [shifted + v for v in draw(st.lists(number, min_size=count, max_size=count))]
+                values = [shifted + v for v in draw(numbers(count))]
             return FloatArray.of([max(min(v, fmt.largest), -fmt.largest) for v in values], kind)
 
         def shaped(a: FloatArray, where: tuple[int, ...]) -> FloatArray:
             return FloatArray(a.dtype, a.bits.reshape(where))
 
-        affine = draw(st.sampled_from(support.affine))
-        arrays = {"x": shaped(array(rows * n, dtype, base if draw(st.booleans()) else 0.0), (rows, *shape))}
+        affine = draw(affines)
+        arrays = {"x": shaped(array(rows * n, dtype, base if draw(shifts) else 0.0), (rows, *shape))}
         if affine in ("both", "weight"):
             arrays["weight"] = shaped(array(n, dtype), shape)
         if affine in ("both", "bias"):
@@ -278,7 +283,7 @@ def small(support: Support) -> Any:
         arrays["dy"] = shaped(array(rows * n, dtype), (rows, *shape))
         return Case(
             operation="layer_norm", dtype=dtype, normalized_shape=shape, arrays=arrays,
-            eps=draw(st.sampled_from(support.eps)), requires_grad=draw(st.sampled_from(GRADS)),
+            eps=draw(epsilons), requires_grad=draw(grads),
             device=support.device, label=f"N={n}, rows={rows}, drawn number by number",
         )  # fmt: skip
 

@@ -198,7 +198,7 @@ MODULES = [
        ("tensorflow/tensorflow#13600",)),
     _m("module-shared-copies", "A deep copy shares its parameters with the original.", SharedCopies),
     _m("module-kept-parameters", "The parameters are kept in a list at construction.", KeptParameters, (), ("LN724",),
-       ("y",)),
+       ("y",), hidden=False),
     _m("module-registered-parameters", "Parameters that a parametrization computes are ignored.",
        RegisteredParameters, (), ("LN724",), ("y",)),
     _m("module-stale-weight", "In eval mode, the weight is the one of construction.", StaleWeight,
