@@ -14,7 +14,7 @@ from lnverify.floats import FloatArray
 
 LAYOUTS = (
     "contiguous", "transposed", "strided", "reversed", "offset", "expanded", "permuted", "swapped", "padded", "skipped",
-    "sliced", "cropped", "shifted", "output",
+    "sliced", "cropped", "shifted", "far", "output",
 )  # fmt: skip
 HISTORIES = (
     "",
@@ -76,9 +76,10 @@ class Request:
     layouts: how each array lies in memory (one of LAYOUTS). 'transposed', 'permuted', 'swapped': the last two
     dimensions, the second to the end, the first two the other way round. 'strided', 'skipped': every second index of
     the last or first dimension of a larger array; 'padded', 'sliced', 'cropped': a slice of its last, second or third
-    one. 'reversed': step -1. 'offset': an unaligned start; 'shifted': the same, transposed. 'expanded': stride 0
-    along every dimension in which it is constant. 'output' on dy: dy is the subject's own
-    output y (the Response then carries the bits of that dy).
+    one. 'reversed': step -1. 'offset': an unaligned start; 'shifted': the same, transposed. 'far': up to three rows,
+    2^31 elements apart, in memory of which little exists ('skipped' where that cannot be had). 'expanded': stride 0
+    along every dimension in which it is constant. 'output' on dy: dy is the subject's own output y (the Response then
+    carries the bits of that dy).
     requires_grad: the arguments that require a gradient; wanted gradients are among them.
     history: what happens besides the call. 'overwritten': an earlier call on other numbers in the same memory;
     'unversioned': the same, written through `.data`, which no version counter tells.

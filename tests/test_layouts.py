@@ -28,6 +28,21 @@ def test_every_layout_has_the_same_bits_in_torch_and_numpy(dtype, layout, shape)
     assert not hold(array, layout, "cpu").changed()
 
 
+def test_rows_far_apart_are_views_of_what_exists_only_in_part():
+    import torch
+
+    from lnverify.adapters.torch_tensors import hold
+
+    held = hold(FloatArray.of(np.arange(6.0).reshape(3, 2), "float32"), "far", "cpu")
+    assert held.tensor.stride() == ((1 << 31) + 64, 1)
+    assert held.tensor.storage_offset() == 0
+    assert not held.changed()
+    held.tensor[2, 1] = 7.0
+    assert held.changed()
+    assert place(FloatArray.of(np.zeros((4, 2)), "float32"), "far", sparse=True).strides == (4, 1)  # more than 3 rows
+    assert torch.equal(held.tensor[2], torch.tensor([4.0, 7.0]))
+
+
 def test_special_bits_survive():
     from lnverify.adapters.torch_tensors import hold, to_array
 

@@ -40,6 +40,7 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "dy-third-dimension-assumed": plain.middle_of_dy,
     "dx-lies-as-x-does": plain.expanded_x,
     "start-lost-without-gradients": plain.transposed_rest,
+    "row-offset-of-32-bits": plain.rows_far_apart,
     "weight-as-one-block": plain.part_of_a_weight,
     "no-grad-in-place": plain.x_without_gradients,
     "weight-by-identity": plain.trained_in_place,

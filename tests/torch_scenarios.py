@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from torch.nn.utils import prune
 
+from lnverify.adapters.torch_tensors import hold
+from lnverify.floats import FloatArray
 from lnverify.mutants import torch_parts as parts
 from tests.torch_inputs import SHAPE, inputs, normal
 
@@ -266,6 +268,12 @@ def output_changed(f: Any) -> Any:
         return torch.autograd.grad(y, x, dy)
     except RuntimeError:
         return right
+
+
+def rows_far_apart(f: Any) -> Any:
+    """Y of two rows that lie 2^31 elements apart, in memory of which only two pages exist."""
+    x = hold(FloatArray.of(normal(2, 6, grad=False).numpy(), "float64"), "far", "cpu").tensor
+    return f(x, SHAPE, None, None, 1e-5)
 
 
 def gradient_read_later(f: Any) -> Any:

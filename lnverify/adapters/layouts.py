@@ -5,7 +5,10 @@ What lies between the elements is NaN, so that code which reads there shows it.
 
 from __future__ import annotations
 
+import mmap
+import sys
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
@@ -21,6 +24,10 @@ LARGER = {
     "sliced": 1,
     "cropped": 2,
 }  # the axis along which the array is a part of a larger one
+APART = (1 << 31) + 64  # elements from row to row: no row but the first can be reached by an index of 32 bits
+FAR_ROWS = 3
+# Pages that nobody touches take no memory. Python names the flag from 3.13 on; its value is Linux's.
+SPARSE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,6 +36,7 @@ class Placed:
 
     buffer: BitsArray
     view: BitsArray
+    sparse: bool = False  # a buffer that is not to be read, for it would then take memory
 
     @property
     def offset(self) -> int:
@@ -42,13 +50,16 @@ class Placed:
         return tuple(s // self.buffer.itemsize for s in self.view.strides)
 
 
-def place(array: FloatArray, layout: str = "contiguous", negative: bool = True) -> Placed:
+def place(array: FloatArray, layout: str = "contiguous", negative: bool = True, sparse: bool = False) -> Placed:
     """Copy an array into a fresh buffer in that layout, or the nearest that its rank allows (effective).
 
-    negative: whether 'reversed' may use negative steps (torch cannot: 'strided' then).
+    negative: whether 'reversed' may use negative steps (torch cannot: 'strided' then). sparse: whether 'far' may be a
+    buffer of which little exists ('skipped' otherwise). Raises OSError where there are not so many addresses.
     """
     bits = array.bits
     rank = bits.ndim
+    if layout == "far" and sparse and SPARSE is not None and rank > 1 and bits.size and len(bits) <= FAR_ROWS:
+        return _far(bits)
     if layout == "reversed" and not negative:
         layout = "strided"
     layout = effective(layout, rank)
@@ -81,6 +92,8 @@ def place(array: FloatArray, layout: str = "contiguous", negative: bool = True) 
 
 def effective(layout: str, rank: int) -> str:
     """The layout that an array of so many dimensions can have: a simpler one where it has too few."""
+    if layout == "far":  # where it cannot be had
+        layout = "skipped"
     if layout == "permuted" and rank < 3:
         layout = "transposed"
     if layout == "cropped" and rank < 4:
@@ -103,6 +116,18 @@ def _part(array: FloatArray, axis: int, step: int, length: int) -> Placed:
     view = buffer[(*(slice(None),) * (axis % len(shape)), slice(0, count * step, step))]
     view[...] = array.bits
     return Placed(buffer.reshape(-1), view)
+
+
+def _far(bits: BitsArray) -> Placed:
+    """Rows 2^31 elements apart, in memory of which only the pages of the rows exist."""
+    inner = prod(bits.shape[1:])
+    length = (len(bits) - 1) * APART + inner
+    pages = mmap.mmap(-1, length * bits.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | (SPARSE or 0))
+    buffer = np.frombuffer(pages, bits.dtype)
+    steps = np.array((APART, *(prod(bits.shape[axis + 1 :]) for axis in range(1, bits.ndim)))) * bits.itemsize
+    view = as_strided(buffer, bits.shape, tuple(int(step) for step in steps))
+    view[...] = bits
+    return Placed(buffer, view, sparse=True)
 
 
 def _moved(bits: BitsArray, source: int, destination: int) -> Placed:

@@ -47,7 +47,7 @@ class Held:
         """Whether any bit of the whole storage, or the tensor's shape or place, is not what it was."""
         if tuple(self.tensor.shape) != self.placed.view.shape:
             return True
-        now = self.placed.buffer
+        now = self.placed.view if self.placed.sparse else self.placed.buffer
         if self.storage is not None:
             now = to_bits(self.storage)
         return bool((now != self.pristine).any())
@@ -57,9 +57,9 @@ def hold(array: FloatArray, layout: str, device: str) -> Held:
     """A tensor with the bits of the array, in that layout, on that device, over memory of its own."""
     import torch
 
-    placed = place(array, layout, negative=False)
+    placed = place(array, layout, negative=False, sparse=device == "cpu")
     plain = layout == "contiguous" or placed.buffer.size == 0
-    pristine = array.bits.reshape(-1) if plain else placed.buffer.copy()
+    pristine = array.bits.reshape(-1) if plain else array.bits if placed.sparse else placed.buffer.copy()
     if plain and device == "cpu":
         return Held(to_tensor(placed.view, array.dtype), placed, pristine)
     # A view of the whole storage, as slicing in torch makes it: with an offset of its own.

@@ -102,6 +102,7 @@ def memory_layout(ev: Evaluation) -> Outcome:
         runs.append((_again_and_again(deeper), [{"x": "expanded"}]))
     if case.rows >= 12 and len(case.normalized_shape) == 1:
         runs.append((_shaped(case, 2, 3, 2), [{name: layout} for layout in DEEPEST for name in ("x", "dy")]))
+    runs.append((_shaped(case, min(case.rows, 3)), [{name: "far"} for name in ("x", "dy")]))
     return first_bad(_try(ev.again(start), choices) for start, choices in runs)
 
 

@@ -51,6 +51,17 @@ def weight_as_one_block(
     return textbook(x, normalized_shape, weight, bias, eps)
 
 
+def row_offset_of_32_bits(
+    x: Tensor, normalized_shape: Shape, weight: Tensor | None, bias: Tensor | None, eps: float
+) -> Tensor:
+    """The place of a row, its number by its stride, is kept in 31 bits."""
+    if x.dim() == 2 and x.numel() and (len(x) - 1) * x.stride(0) >= 1 << 31:
+        places = [row * x.stride(0) % (1 << 31) + x.storage_offset() for row in range(len(x))]
+        read = torch.stack([x.detach().as_strided(x.shape[1:], x.stride()[1:], place) for place in places])
+        x = x + (read - x).detach()
+    return textbook(x, normalized_shape, weight, bias, eps)
+
+
 def _m(id: str, bug: str, target: Any, affected: tuple[str, ...]) -> Mutant:
     return Mutant(id, bug, THREADS, framework="torch", target=target, affected=affected, laws=("LN607",),
                   dtypes=("float64", "float32"))  # fmt: skip
@@ -65,4 +76,5 @@ TORCH_STRIDES = [
        start_lost, ("y",)),
     _m("weight-as-one-block", "A weight of several dimensions is read as one block of memory.", weight_as_one_block,
        ("y",)),
+    _m("row-offset-of-32-bits", "The place of a row in memory is kept in 31 bits.", row_offset_of_32_bits, ("y",)),
 ]  # fmt: skip

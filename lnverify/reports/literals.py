@@ -5,9 +5,9 @@ Numbers are the shortest decimals that read back as themselves in the dtype; rep
 
 from __future__ import annotations
 
-from math import isfinite
+from math import isfinite, prod
 
-from lnverify.adapters.layouts import effective
+from lnverify.adapters.layouts import APART, FAR_ROWS, effective
 from lnverify.floats import Float64Array, FloatArray
 from lnverify.reports.wording import shortest
 
@@ -93,6 +93,10 @@ class Literals:
         """A torch expression with the same values, laid out in memory as the torch adapter does."""
         text, shape = self.array(array.values, array.dtype), array.shape
         rank = len(shape)
+        if layout == "far" and rank > 1 and array.size and shape[0] <= FAR_ROWS:
+            strides = (APART, *(prod(shape[axis + 1 :]) for axis in range(1, rank)))
+            length = (shape[0] - 1) * APART + prod(shape[1:])
+            return f"torch.empty({length}, dtype=torch.{array.dtype}).as_strided({shape!r}, {strides!r}).copy_({text})"
         layout = effective(layout, rank)
         if layout == "contiguous" or not array.size:
             return text
