@@ -76,7 +76,7 @@ def _again_and_again(case: Case) -> Case:
     return replace(case, arrays={**case.arrays, "x": FloatArray(x.dtype, same)})
 
 
-@law("LN607", name="memory-layout", severity="error", limit=18, max_elements=1 << 15,
+@law("LN607", name="memory-layout", severity="error", limit=12, max_elements=1 << 15,
      source="microsoft/DirectML#588; NVIDIA/TransformerEngine#1017; ELS-RD/kernl#193")  # fmt: skip
 def memory_layout(ev: Evaluation) -> Outcome:
     """Where the numbers lie in memory does not matter: transposed, permuted, strided, sliced, reversed, unaligned and
