@@ -5,6 +5,7 @@ What lies between the elements is NaN, so that code which reads there shows it.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import sys
 from dataclasses import dataclass
@@ -54,12 +55,13 @@ def place(array: FloatArray, layout: str = "contiguous", negative: bool = True, 
     """Copy an array into a fresh buffer in that layout, or the nearest that its rank allows (effective).
 
     negative: whether 'reversed' may use negative steps (torch cannot: 'strided' then). sparse: whether 'far' may be a
-    buffer of which little exists ('skipped' otherwise). Raises OSError where there are not so many addresses.
+    buffer of which little exists ('skipped' otherwise, and where there are not so many addresses).
     """
     bits = array.bits
     rank = bits.ndim
     if layout == "far" and sparse and SPARSE is not None and rank > 1 and bits.size and len(bits) <= FAR_ROWS:
-        return _far(bits)
+        with contextlib.suppress(OSError):
+            return _far(bits)
     if layout == "reversed" and not negative:
         layout = "strided"
     layout = effective(layout, rank)

@@ -304,7 +304,7 @@ def replaced_parameters(ev: Evaluation) -> Outcome:
     parametrization or by pruning.
 
     By the bounds of LN101 and LN201 to LN203. Catches parameters that a module keeps beside its attributes. The ones
-    that are replaced hold other numbers. Whoever refuses to be parametrized or pruned is not accused.
+    that are replaced hold other numbers. Whoever refuses is not accused: parameters may carry attributes of their own.
     """
     outcome: Outcome = INAPPLICABLE
     if not any(ev.case.has(name) for name in ("weight", "bias")):
@@ -319,9 +319,6 @@ def replaced_parameters(ev: Evaluation) -> Outcome:
         before, again = ev.rerun(plain), ev.rerun(chosen)
         cause = "parameters that were replaced are still used"
         if again.response.refusal is not None:
-            if action == "assigned" and before.response.refusal is None:
-                text = f"{what} it is refused: {again.response.refusal}"
-                return Outcome("crashed", np.inf, "y", (), text, cause, case=chosen)
             continue
         for output in ("y", *(g for g in chosen.gradients() if chosen.has("dy"))):
             judgement, kind = again.settle(output)
