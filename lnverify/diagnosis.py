@@ -174,6 +174,18 @@ def fresh(ev: Evaluation, seed: int, rows: int = 0, columns: int = 0) -> Evaluat
 Alternatives = Callable[[Evaluation], Iterator[tuple[str, Float64Array]]]
 
 
+IN_FLOAT32 = "float64 is computed in float32 (where that is meant, leave it out with --dtype)"
+
+
+def computed_in_float32(ev: Evaluation, output: str = "y") -> bool:
+    """Whether a subject that is asked in float64 returns numbers of float32: on a fresh case, and some of them."""
+    if ev.case.dtype != "float64":
+        return False
+    got = fresh(ev, 0, rows=4).output(output)
+    values = got.values[np.isfinite(got.values) & (got.values != 0)] if got is not None else np.empty(0)
+    return values.size > TELLING and bool((round_values(values, "float32") == values).all())
+
+
 def _confirmed(ev: Evaluation, output: str, alternatives: Alternatives) -> str:
     """The first hypothesis that explains the output on this case and on three fresh ones, or ''.
 
@@ -184,6 +196,9 @@ def _confirmed(ev: Evaluation, output: str, alternatives: Alternatives) -> str:
     if settled and set(known) == {""}:
         return ""
     cause = ""
+    if IN_FLOAT32 in known or (not settled and computed_in_float32(ev, output)):
+        known[IN_FLOAT32] += 1
+        return IN_FLOAT32
     for name, alternative in alternatives(ev):
         if (settled and name not in known) or not _fits(ev, output, alternative):
             continue

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lnverify.case import Case
-from lnverify.diagnosis import forward_cause
+from lnverify.diagnosis import IN_FLOAT32, forward_cause
 from lnverify.evaluation import Evaluator
 from lnverify.floats import FloatArray
 from lnverify.runner import check
@@ -30,6 +30,25 @@ def test_an_overflow_is_no_missing_eps() -> None:
     evaluation = Evaluator(resolve(one_pass)).evaluate(Case("layer_norm", "float16", (16,), {"x": x}, 1e-12))
     assert evaluation.settle("y")[1] == "violated"
     assert forward_cause(evaluation) == "y is wrong"
+
+
+def single(x: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
+    """The textbook in float32, as many models have it."""
+    f = x.float()
+    f = (f - f.mean(-1, keepdim=True)) * torch.rsqrt(f.var(-1, correction=0, keepdim=True) + eps)
+    f = f if weight is None else f * weight.float()
+    return (f if bias is None else f + bias.float()).to(x.dtype)
+
+
+def test_float64_that_is_computed_in_float32_is_called_so() -> None:
+    report = check(single, dtypes=["float64"], select=["LN1", "LN201"], profile="score", max_examples=10)
+    assert {f.cause for f in report.findings} == {IN_FLOAT32}
+    assert not check(single, dtypes=["float32"], select=["LN1", "LN201"], profile="score", max_examples=10).findings
+
+
+def test_an_eps_that_16_bits_make_infinite_is_not_outside_the_root() -> None:
+    report = check(one_pass, dtypes=["float16"], select=["LN101", "LN105"], profile="score", max_examples=10)
+    assert {f.law for f in report.findings} == {"LN101"}
 
 
 def unbiased(x: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:

@@ -19,7 +19,7 @@ from lnverify.operation import operation as find_operation
 from lnverify.protocol import Request
 
 SYNONYMS: dict[str, tuple[str, ...]] = {
-    "x": ("x", "input", "hidden_states", "inp", "a", "inputs", "tensor", "data", "src", "v"),
+    "x": ("x", "input", "hidden_states", "features", "inp", "a", "inputs", "tensor", "data", "src", "v"),
     "weight": ("weight", "gamma", "scale", "g", "w", "a_2", "weights"),
     "bias": ("bias", "beta", "offset", "b", "shift", "b_2"),
     "eps": (

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from lnverify.diagnosis import MISSING, OUTSIDE, explained, forward_cause
+from lnverify.diagnosis import MISSING, OUTSIDE, computed_in_float32, explained, forward_cause
 from lnverify.evaluation import Evaluation
 from lnverify.floats import FORMATS, FloatArray
 from lnverify.law import HOLDS, INAPPLICABLE, Outcome, law
@@ -141,6 +141,8 @@ def one_pass_variance(ev: Evaluation) -> Outcome:
     ratio = magnitude / 0.05 if slope > 1.5 else min(1.0, slope / 1.5)
     if not (slope > 1.5 and magnitude > 0.05):
         return Outcome("holds", min(ratio, 1.0), "y")
+    if computed_in_float32(ev):
+        return INAPPLICABLE  # u is another one then
     shown = worst[1] if worst else last
     judgement = shown.judge("y")
     text = (

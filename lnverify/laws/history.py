@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from lnverify.case import Case
+from lnverify.case import Case, single
 from lnverify.evaluation import Evaluation
 from lnverify.floats import FORMATS, FloatArray
 from lnverify.law import INAPPLICABLE, Outcome, first_bad, law
@@ -365,22 +365,30 @@ def several_threads(ev: Evaluation) -> Outcome:
     and for fewer rows than threads, after calls with more rows.
 
     Asked of single rows and of blocks of 32. Catches partial sums that a thread, or a block of rows, has left from an
-    earlier call where now there is none.
+    earlier call where now there is none. In 16 bits dy is 1, 0 or -1, of which every sum is exact, and dweight is not
+    asked: sums in 16 bits are what LN202 and LN203 speak of.
     """
     ev = _with_gradients(ev) if ev.subject.framework == "torch" else ev
     if not _right(ev):
         return INAPPLICABLE
+    low = FORMATS[ev.case.dtype].precision <= 11
     shape, declared = list(ev.case.normalized_shape), ev.subject.capabilities.threads
     counts = declared or ((5, 4, 3) if ev.subject.framework == "torch" else (1,))
     outcome: Outcome = INAPPLICABLE
     for threads, block in ((threads, block) for threads in counts for block in (1, 32)):
-        more = replace(_plain(ev.case, shape, 2 * threads * block), threads=threads)
-        if Evaluation(more, ev.evaluator).response.refusal is not None:
+        more = Evaluation(replace(_plain(ev.case, shape, 2 * threads * block), threads=threads), ev.evaluator)
+        if not _right(more):
             continue
         for rows in ((threads + 1) * block, 2):
             case = replace(_plain(ev.case, shape, rows), threads=threads, requires_grad=ev.case.requires_grad)
+            if low and case.has("dy"):
+                dy = FloatArray.of(integers(5, case.arrays["dy"].shape, -1, 1), case.arrays["dy"].dtype)
+                case = replace(case, arrays={**case.arrays, "dy": dy})
             what = f"On {threads} threads, after a call with {2 * threads * block} rows"
-            found = _judge(ev, case, what, "several threads, or more rows before, give other results", _outputs(case))
+            outputs = [name for name in _outputs(case) if not (low and name == "dweight")]
+            found = _judge(ev, case, what, "several threads, or more rows before, give other results", outputs)
+            if found.bad and found.output in ("y", "dx") and not _right(ev.again(single(case, found.index[0]))):
+                continue  # the row is wrong whatever is around it
             if found.bad:
                 return found
             outcome = found if found.informative else outcome

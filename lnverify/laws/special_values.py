@@ -295,6 +295,8 @@ def tiny_rows(ev: Evaluation) -> Outcome:
     # eps itself must not be lost beside the smallest numbers, and x must stay far from them
     if case.rows == 0 or case.eps < 2 * compute.tiny / compute.u or size < FORMATS[case.dtype].tiny * 2.0**20:
         return INAPPLICABLE
+    if any(ev.settle(name)[1] == "violated" for name in ("y", "dx") if name in ev.response.arrays):
+        return INAPPLICABLE  # such a row is lost with the others
     arrays = {"x": FloatArray.of(size * normal(5, (2, n)), case.dtype)}
     if case.has("weight"):
         arrays["weight"] = FloatArray.of(1.0 + np.arange(n) / 8, case.arrays["weight"].dtype)
