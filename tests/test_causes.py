@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 from lnverify.case import Case
-from lnverify.diagnosis import IN_FLOAT32, forward_cause
+from lnverify.diagnosis import IN_FLOAT32, computed_in_float32, forward_cause
 from lnverify.evaluation import Evaluator
 from lnverify.floats import FloatArray
+from lnverify.laws.accuracy import eps_inside_root
+from lnverify.recipes import normal
 from lnverify.runner import check
 from lnverify.sixteen_bits import STORED_16
 from lnverify.target import resolve
@@ -41,14 +43,18 @@ def single(x: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> A
 
 
 def test_float64_that_is_computed_in_float32_is_called_so() -> None:
-    report = check(single, dtypes=["float64"], select=["LN1", "LN201"], profile="score", max_examples=10)
-    assert {f.cause for f in report.findings} == {IN_FLOAT32}
-    assert not check(single, dtypes=["float32"], select=["LN1", "LN201"], profile="score", max_examples=10).findings
+    for dtype, kind in (("float64", "violated"), ("float32", "holds")):
+        x = FloatArray.of(normal(1, (4, 16)), dtype)
+        evaluation = Evaluator(resolve(single)).evaluate(Case("layer_norm", dtype, (16,), {"x": x}, 1e-5))
+        assert evaluation.settle("y")[1] == kind
+        assert computed_in_float32(evaluation) == (dtype == "float64")
+        assert kind == "holds" or forward_cause(evaluation) == IN_FLOAT32
 
 
 def test_an_eps_that_16_bits_make_infinite_is_not_outside_the_root() -> None:
-    report = check(one_pass, dtypes=["float16"], select=["LN101", "LN105"], profile="score", max_examples=10)
-    assert {f.law for f in report.findings} == {"LN101"}
+    x = FloatArray.of([[2048.0, -2048.0]], "float16")  # of which four times the variance is infinite
+    evaluation = Evaluator(resolve(one_pass)).evaluate(Case("layer_norm", "float16", (2,), {"x": x}, 1e-5))
+    assert not eps_inside_root(evaluation).bad
 
 
 def unbiased(x: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:

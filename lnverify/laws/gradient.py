@@ -107,7 +107,8 @@ def _sum_causes(ev: Evaluation, output: str, settled: bool) -> Iterator[tuple[st
     if output == "dweight":
         yield STATISTICS_16, lambda: rounded_statistics(ev, "dweight")
     if case.dtype in SIXTEEN:
-        yield STORED_16, lambda: _rounded_at_the_end(ev, output)
+        # Many rows tell one rounding of a sum from many within it.
+        yield STORED_16, lambda: all(_rounded_at_the_end(run, output) for run in (ev, fresh(ev, 0, rows=256)))
     if case.dtype in SIXTEEN and case.rows > 16:
         finite = bool(np.isfinite(_returned(ev, output)).all())
         yield SUMS_16, lambda: finite and (settled or (_right_row_by_row(ev, output) and _counts_ones(ev)))
