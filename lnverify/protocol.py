@@ -103,6 +103,7 @@ class Request:
     module_action (modules only): '' sets the parameters of a new module from the arrays. 'state_dict', 'deepcopy',
     'pickle' and 'to' then send it through that round trip first ('to': made in float64, moved to the dtype).
     'assigned' puts new Parameters in the place of its own; 'parametrized' and 'pruned' let torch.nn.utils compute them.
+    'reset' calls reset_parameters() before the parameters of before are set.
     'initial', 'initial:no_affine', 'initial:no_bias' run a new module as it is, and `initial_weight` and
     `initial_bias` may be wanted (absent where it has none).
     """

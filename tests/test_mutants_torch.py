@@ -122,6 +122,7 @@ CLASSES: dict[str, Callable[[Any], Any]] = {
     "module-stale-weight": plain.trained_then_evaluated,
     "module-last-statistics": plain.trained_then_evaluated,
     "module-kept-parameters": plain.with_a_new_bias,
+    "module-reset-anew": plain.reset_and_written,
     "module-registered-parameters": plain.with_a_pruned_bias,
     "module-running-mean": plain.trained_then_evaluated,
 }

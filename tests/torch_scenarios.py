@@ -363,6 +363,15 @@ def with_a_new_bias(cls: Any) -> Any:
     return module(torch.ones(6)).tolist()
 
 
+def reset_and_written(cls: Any) -> Any:
+    """Y of a constant row after a reset, where the bias of before is then filled with sevens."""
+    module = cls(6)
+    before = module.bias
+    getattr(module, "reset_parameters", list)()
+    before.data.fill_(7.0)
+    return module(torch.ones(6)).tolist()
+
+
 def with_a_pruned_bias(cls: Any) -> Any:
     """Y of a constant row with a bias of sevens that was pruned by a mask of ones."""
     module = cls(6)

@@ -55,6 +55,8 @@ def acted(torch: Any, make: Make, request: Request, names: Callable[[Any], Mappi
             like = registered[name]
             given = torch.tensor(request.arrays[ours].values, dtype=like.dtype, device=request.device)
             values[name] = given.reshape(like.shape)
+    if action == "reset":
+        return _reset(module, registered, values)
     if action in REPLACING:
         return _replaced(torch, action, module, values)
     for name, tensor in values.items():
@@ -76,6 +78,19 @@ def acted(torch: Any, make: Make, request: Request, names: Callable[[Any], Mappi
     other = fresh().to(device=request.device, dtype=dtype)
     other.load_state_dict(state)
     return other
+
+
+def _reset(module: Any, registered: Mapping[str, Any], values: Mapping[str, Any]) -> Any:
+    """The module after reset_parameters(), and after the values were written into the parameters that it had before, as
+    an optimiser writes them that was made before. Raises TypeError where it has no such method."""
+    if not callable(getattr(module, "reset_parameters", None)):
+        raise TypeError("it has no reset_parameters()")
+    for parameter in registered.values():
+        parameter.data.fill_(GARBAGE)
+    module.reset_parameters()
+    for name, tensor in values.items():
+        registered[name].data.copy_(tensor)
+    return module
 
 
 def _replaced(torch: Any, action: str, module: Any, values: Mapping[str, Any]) -> Any:

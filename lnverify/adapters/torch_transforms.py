@@ -4,7 +4,7 @@ derivative, vmap, and gradients through returned statistics.
 Every transform is one wanted output of a request ('vmap': y and the first gradients, as they are without it;
 'vmap_last': the same with the batch of x in its last dimension; 'vmap_parameters': y of every row of x under a
 batch of parameters; 'vmap_of_x_bias' and so on: the same as 'vmap' of all rows at once, a sample among others that have
-another x and bias, and the weight of all).
+another x and bias, and the weight of all; 'vmap_second': as 'vmap_of_x', with the batch in the second dimension).
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from lnverify.adapters.calling import split
 BATCHED = tuple(chosen for count in (1, 2) for chosen in combinations(("x", "weight", "bias"), count))
 OF = {"vmap_of_" + "_".join(chosen): chosen for chosen in BATCHED}
 TRANSFORMS = (
-    "tty", "rty", "fdx", "d3x", "vmap", "vmap_last", "vmap_parameters", "vmap_samples", "statistics_dx", *OF,
+    "tty", "rty", "fdx", "d3x", "vmap", "vmap_last", "vmap_parameters", "vmap_samples", "vmap_second", "statistics_dx",
+    *OF,
 )  # fmt: skip
 Tensors = Mapping[str, Any]
 Call = Callable[[Tensors], Any]
@@ -37,7 +38,8 @@ def transformed(run: Any, name: str, leaves: Tensors, call: Call) -> None:
     transforms: dict[str, Callable[[Any, Tensors, Call], None]] = {
         "tty": _nested, "rty": _of_jvp, "fdx": _of_vjp, "d3x": _third, "vmap": _vmap,
         "vmap_last": partial(_vmap, last=True), "vmap_parameters": _vmap_parameters, "vmap_samples": _vmap_samples,
-        "statistics_dx": _of_statistics, **{name: partial(_vmap_of, chosen) for name, chosen in OF.items()},
+        "vmap_second": partial(_vmap_of, ("x",), place=1), "statistics_dx": _of_statistics,
+        **{name: partial(_vmap_of, chosen) for name, chosen in OF.items()},
     }  # fmt: skip
     transforms[name](run, leaves, call)
 
@@ -164,13 +166,13 @@ def _vmap_parameters(run: Any, leaves: Tensors, call: Call) -> None:
     run.give("y", y[following, rows] / scale[following].reshape(-1, *[1] * (x.dim() - 1)))
 
 
-def _vmap_of(chosen: tuple[str, ...], run: Any, leaves: Tensors, call: Call) -> None:
+def _vmap_of(chosen: tuple[str, ...], run: Any, leaves: Tensors, call: Call, place: int = 0) -> None:
     """y and the first gradients of the chosen arguments for the second of three samples, the others having other values
-    of these."""
+    of these. place: the dimension of their batch."""
     import torch
 
     values = {name: leaf.detach() for name, leaf in leaves.items()}
-    batches = [torch.stack([values[name] * -2 + 1, values[name], values[name] * 0.5 - 2]) for name in chosen]
+    batches = [torch.stack([values[name] * -2 + 1, values[name], values[name] * 0.5 - 2], place) for name in chosen]
 
     def one(*given: Any) -> Any:
         return run.first(call({**values, **dict(zip(chosen, given, strict=True))}))
@@ -178,12 +180,13 @@ def _vmap_of(chosen: tuple[str, ...], run: Any, leaves: Tensors, call: Call) -> 
     def pulled(dy: Any, *given: Any) -> Any:
         return torch.func.vjp(one, *given)[1](dy)
 
-    y = torch.func.vmap(one)(*batches)
+    y = torch.func.vmap(one, in_dims=place)(*batches)
     run.give("y", y[1] if y.shape == (3, *values["x"].shape) else y)
     wanted = [name for name in chosen if f"d{name}" in run.request.wanted]
     if wanted:
         dy = run.fresh("dy")
-        grads = dict(zip(chosen, torch.func.vmap(pulled)(torch.stack([dy * 2, dy, dy * 3]), *batches), strict=True))
+        pull = torch.func.vmap(pulled, in_dims=(0, *(place for _ in batches)))
+        grads = dict(zip(chosen, pull(torch.stack([dy * 2, dy, dy * 3]), *batches), strict=True))
         for name in wanted:
             run.give(f"d{name}", grads[name][1])
 

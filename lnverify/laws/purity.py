@@ -326,3 +326,24 @@ def replaced_parameters(ev: Evaluation) -> Outcome:
                 return replace(judgement.outcome(cause, f"{what}, {judgement.sentence()}"), case=chosen)
             outcome = Outcome("holds", 0.0, "y")
     return outcome
+
+
+@law("LN725", name="reset-in-place", severity="warning", needs=("module",), once=True,
+     source="torch.nn.LayerNorm.reset_parameters fills the parameters there are; optimisers hold them")  # fmt: skip
+def reset_in_place(ev: Evaluation) -> Outcome:
+    """After reset_parameters(), y is that of the numbers that are then written into the parameters of before.
+
+    By the bound of LN101. A warning: a module that makes new parameters is right until somebody holds the old ones, an
+    optimiser or a tied weight. One without such a method is not asked.
+    """
+    if not any(ev.case.has(name) for name in ("weight", "bias")):
+        return INAPPLICABLE
+    chosen = replace(ev.case, module_action="reset", requires_grad=(), recipe=None)
+    again = ev.rerun(chosen.forward_alone())
+    if again.response.refusal is not None or ev.settle("y")[1] == "violated":
+        return INAPPLICABLE
+    judgement, kind = again.settle("y")
+    if kind != "violated":
+        return Outcome("holds", 0.0, "y")
+    text = f"After reset_parameters(), and numbers written into the parameters of before, {judgement.sentence()}"
+    return replace(judgement.outcome("reset_parameters() makes new parameters", text), case=again.asked)

@@ -136,11 +136,12 @@ def vmap(ev: Evaluation) -> Outcome:
     ))  # fmt: skip
 
 
-@law("LN220", name="vmap-of-some", severity="error", needs=("vmap",), dtypes=WIDE, limit=4, max_elements=1 << 10,
+@law("LN220", name="vmap-of-some", severity="error", needs=("vmap",), dtypes=WIDE, limit=6, max_elements=1 << 10,
      source="torch.func.vmap is a loop; pytorch/functorch#534")  # fmt: skip
 def vmap_of_some(ev: Evaluation) -> Outcome:
     """vmap with a batch of some of x, weight and bias alone gives each sample what one call gives, in y and in the
-    gradients of what has a batch, by the bounds of LN101 and LN201 to LN203."""
+    gradients of what has a batch, by the bounds of LN101 and LN201 to LN203. Of x also with the batch in the second
+    dimension, where there are as many rows as samples, so that nothing but the numbers tells one from the other."""
     case = ev.case
     if case.rows == 0 or not case.n or case.layouts.get("dy") == "output" or _with(ev, ()) is None:
         return INAPPLICABLE
@@ -156,6 +157,10 @@ def _selections(start: Evaluation) -> Iterator[Outcome]:
         for chosen in combinations(present, count):
             outputs = ["y", *(f"d{a}" for a in chosen if f"d{a}" in start.case.gradients())]
             yield _under_vmap(start, outputs, "vmap_of_" + "_".join(chosen))
+    three = start.again(_rows(start.case, 3))
+    outputs = ["y", *(["dx"] if "dx" in start.case.gradients() else [])]
+    if _right(three, outputs):
+        yield _under_vmap(three, outputs, "vmap_second")
 
 
 WAYS = {
@@ -163,6 +168,7 @@ WAYS = {
     "vmap_groups": "Under vmap over as many samples as each has rows",
     "vmap_parameters": "Under vmap over the parameters alone",
     "vmap_samples": "Under vmap with parameters that all samples share",
+    "vmap_second": "Under vmap with a batch of x in its second dimension",
 }  # fmt: skip
 
 
@@ -210,8 +216,11 @@ def _square(case: Case) -> Case:
     """As many rows as the last dimension is long, the given ones in turn: a batch in the wrong dimension fits then,
     and shows in the numbers."""
     rows = case.normalized_shape[-1]
-    if not 2 <= rows <= 64:
-        return case
+    return _rows(case, rows) if 2 <= rows <= 64 else case
+
+
+def _rows(case: Case, rows: int) -> Case:
+    """So many rows in a batch of one dimension, the given ones in turn."""
     turns = np.arange(rows) % case.rows
     arrays = {
         k: FloatArray(v.dtype, v.bits.reshape(case.rows, *case.normalized_shape)[turns]) if k in ("x", "dy") else v

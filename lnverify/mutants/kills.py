@@ -85,6 +85,7 @@ KILLS: dict[str, tuple[str, str]] = {
     "LN722": ("statistics-by-version", "float32"),
     "LN723": ("adds-to-grad-itself", "float64"),
     "LN724": ("module-kept-parameters", "float32"),
+    "LN725": ("module-reset-anew", "float32"),
     "LN721": ("partial-sums-kept", "float32"),
     "LN801": ("rms-eps-outside", "float32"),
     "LN802": ("rms-weight-outside-sums", "float32"),

@@ -111,6 +111,15 @@ class KeptParameters(Module):
         return textbook(x, self.normalized_shape, weight, bias, self.eps)
 
 
+class ResetAnew(Module):
+    """Resetting makes new parameters: an optimiser goes on with the old ones."""
+
+    def reset_parameters(self) -> None:
+        """A weight of ones and a bias of zeros."""
+        self.weight = None if self.weight is None else torch.nn.Parameter(torch.ones_like(self.weight))
+        self.bias = None if self.bias is None else torch.nn.Parameter(torch.zeros_like(self.bias))
+
+
 class RegisteredParameters(Module):
     """The parameters are looked up where they are registered, which is not where parametrizations put them."""
 
@@ -201,6 +210,7 @@ MODULES = [
        ("y",), hidden=False),
     _m("module-registered-parameters", "Parameters that a parametrization computes are ignored.",
        RegisteredParameters, (), ("LN724",), ("y",)),
+    _m("module-reset-anew", "Resetting makes new parameters.", ResetAnew, (), ("LN725",), ("y",)),
     _m("module-stale-weight", "In eval mode, the weight is the one of construction.", StaleWeight,
        ("Hsword/Hetu#17",), ("LN7", "LN1"), ("y",)),
     _m("module-last-statistics", "Eval uses the statistics of the last training batch.",
