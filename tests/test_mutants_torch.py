@@ -55,6 +55,7 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "second-derivative-off": transform.second_tangent,
     "third-derivative-off": transform.third_order,
     "vmap-first-parameters": transform.own_parameters,
+    "vmap-of-x-first": transform.batch_second,
     "vmap-bias-alone": transform.biases_alone,
     "parameters-resized": plain.longer_weight,
     "empty-rows-padded": plain.no_elements,
@@ -131,7 +132,7 @@ CLASSES: dict[str, Callable[[Any], Any]] = {
 # What a written autograd function cannot do: forward mode, vmap, a third derivative.
 COMPOSED = (
     "jvp-without-mean", "jvp-without-parameters", "jvp-wants-x", "second-derivative-off", "third-derivative-off",
-    "tangent-lost-in-backward", "vmap-first-parameters", "vmap-parameters-alone", "vmap-bias-alone",
+    "tangent-lost-in-backward", "vmap-first-parameters", "vmap-parameters-alone", "vmap-bias-alone", "vmap-of-x-first",
     "vmap-other-dimension", "vmap-result-elsewhere", "vmap-samples-as-rows", "vmap-weight-for-rows",
     "jvp-weight-without-bias",
 )  # fmt: skip

@@ -97,6 +97,12 @@ def biases_alone(f: Any) -> Any:
     return torch.func.vmap(lambda b: f(x, SHAPE, w, b, 1e-5))(torch.stack([b, b * 2, b * 3]))
 
 
+def batch_second(f: Any) -> Any:
+    """Y where the batch is the second dimension of x, and the parameters have none."""
+    x, w, b = normal(3, 3, 6, grad=False), *inputs(grad=False)[1:]
+    return torch.func.vmap(lambda x: f(x, SHAPE, w, b, 1e-5), in_dims=1)(x)
+
+
 def batch_last(f: Any) -> Any:
     """Y where the batch is the last dimension of x."""
     x = normal(6, 6, 6, grad=False)

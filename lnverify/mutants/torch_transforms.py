@@ -31,6 +31,7 @@ class _Batched(Composed):
 
     'parameters': that they have a batch. 'bias': that it may have one where the weight has none. 'alone': that they may
     have one where x has none. 'dimension': that the batch of x need not come first, whose memory is read as if it did.
+    'x': the same, where x alone has a batch, which is then more rows.
     'result': that what it returns has the batch first. 'rows': that a weight for each sample is none for each row,
     where there are as many.
     """
@@ -43,6 +44,8 @@ class _Batched(Composed):
         dims = [in_dims[0], in_dims[2], in_dims[3]]
         if lost == "dimension" and dims[0]:
             x, dims[0] = x.reshape(-1, *(size for dim, size in enumerate(x.shape) if dim != dims[0])), 0
+        if lost == "x" and dims[0] is not None and dims[1:] == [None, None]:
+            return _Batched.apply(x, shape, weight, bias, eps, lost), 0
         if lost == "rows" and dims == [0, 0, 0] and x.dim() == 3 and x.shape[1] == x.shape[0]:
             return textbook(x, shape, None, None, eps) * weight + bias, 0
         first = lost == "parameters" or (lost == "alone" and dims[0] is None)
@@ -196,6 +199,8 @@ TRANSFORMS = [
        applied(_Batched, "alone"), ("LN216",), ("pytorch/functorch#534",)),
     _m("vmap-bias-alone", "Where the weight has no batch, the bias of the first sample serves all.",
        applied(_Batched, "bias"), ("LN220",), ("pytorch/functorch#534",)),
+    _m("vmap-of-x-first", "A batch of x alone is taken for more rows, that come first.", applied(_Batched, "x"),
+       ("LN220",), ("pytorch/functorch#534",)),
     _m("vmap-other-dimension", "The batch is taken to come first.", applied(_Batched, "dimension"), ("LN216",),
        ("pytorch/functorch#534",)),
     _m("vmap-weight-for-rows", "A weight for each sample is taken for one of each row, where there are as many.",
