@@ -25,7 +25,7 @@ from lnverify.evaluation import Evaluation, Evaluator
 from lnverify.finding import Finding, Observation, Result
 from lnverify.law import INAPPLICABLE, Law, Outcome
 from lnverify.profiles import Profile
-from lnverify.protocol import OUT_OF_MEMORY
+from lnverify.protocol import NOT_IMPLEMENTED, OUT_OF_MEMORY
 from lnverify.shrink import Shrinker
 from lnverify.strategies import grid, recipes, search, small, stream_seed, tall
 from lnverify.support import SLOW, Support, ordinary
@@ -205,6 +205,9 @@ class Examination:
             if self._crashed(before):
                 return 0.0
             self.watch.fine(case)
+        if (evaluation.response.refusal or "").startswith(NOT_IMPLEMENTED):
+            self.slow.add(f"{self.support.dtype}: N={case.n}, rows={case.rows} (refused: {NOT_IMPLEMENTED})")
+            return 0.0
         for law in self.active:
             if law.once != once and law.once:
                 continue

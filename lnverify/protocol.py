@@ -47,6 +47,7 @@ CROWD = 33  # later calls of the history 'crowded': more than a model of 16 bloc
 CROWDED = ("crowded", "viewed", "detached", "resumed")  # histories of so many calls
 FEW = 128  # elements of x up to which so many calls are cheap
 BETWEEN = 16  # bytes of an element that whoever answers may need besides x and y: four arrays of float32
+NOT_IMPLEMENTED = "NotImplementedError"  # how code says what it does not support
 OUT_OF_MEMORY = ("MemoryError", "OutOfMemoryError")  # how a refusal for want of memory begins
 EVERY = 1024  # of so many repetitions of a few rows, one has a dy that is not zero
 VIEWS = ("viewed", "detached")  # histories in which y itself is dropped

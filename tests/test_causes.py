@@ -110,3 +110,17 @@ def test_what_refuses_a_size_refuses_it_for_one_cause() -> None:
     report = check(narrow, dtypes=("float64",), profile="gate", select=laws, max_examples=20)
     assert {finding.cause for finding in report.findings} == {"an ordinary request is refused in the forward"}
     assert {finding.law for finding in report.findings} == {"LN606"}
+
+
+def at_most_100(x: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
+    """Right, for as many numbers as it says that it takes."""
+    if x.shape[-1] > 100:
+        raise NotImplementedError(f"rows of at most 100 numbers, not {x.shape[-1]}")
+    return torch.nn.functional.layer_norm(x, x.shape[-1:], weight, bias, eps)
+
+
+def test_a_size_that_is_not_implemented_accuses_nobody() -> None:
+    report = check(at_most_100, dtypes=["float32"], select=["LN101", "LN606"], profile="score", max_examples=2)
+    assert report.findings == []
+    assert max(report.coverage["N"]) <= 100
+    assert any("NotImplementedError" in reason for reason in report.coverage["not_examined"])

@@ -11,7 +11,7 @@ from lnverify.diagnosis import EMPTY_REFUSED, EMPTY_WRONG
 from lnverify.evaluation import Evaluation
 from lnverify.floats import FORMATS, FloatArray, distance, quantum
 from lnverify.law import INAPPLICABLE, Outcome, law
-from lnverify.protocol import OUT_OF_MEMORY, Response, live_rows
+from lnverify.protocol import NOT_IMPLEMENTED, OUT_OF_MEMORY, Response, live_rows
 
 ROWS = "Ba, Kiros, Hinton (2016), section 3: every case has statistics of its own"
 ROWS_CAUSE = "rows of a batch influence each other"
@@ -238,7 +238,8 @@ def answers(ev: Evaluation) -> Outcome:
     """A request of a kind that the subject supports (dtype, affine part, rank, eps) is answered.
 
     What it refuses already on an ordinary input (2 rows of 8) is listed as not supported; an exception on
-    another shape, dy form or subset of gradients is a crash.
+    another shape, dy form or subset of gradients is a crash. A NotImplementedError says that the size is not
+    supported: such cases are listed as not examined.
     """
     response = ev.response
     if response.refusal is None:
@@ -274,7 +275,7 @@ def many_rows(ev: Evaluation) -> Outcome:
         return INAPPLICABLE
     response = ev.ask("y")
     if response.refusal is not None:
-        if response.refusal.startswith((*OUT_OF_MEMORY, "TypeError: rows are repeated")):
+        if response.refusal.startswith((*OUT_OF_MEMORY, NOT_IMPLEMENTED, "TypeError: rows are repeated")):
             return INAPPLICABLE
         text = f"{case.repeat:,} rows of {case.n} are refused: {response.refusal}"
         return Outcome("crashed", np.inf, "y", (), text, "many rows are refused", case=case)
@@ -311,7 +312,7 @@ def _gradients_of_many(ev: Evaluation, worst: float) -> Outcome:
     case = ev.case
     wanted = [g for g in case.gradients() if g in ev.subject.capabilities.outputs]
     response = ev.ask(*wanted) if wanted else Response()
-    if response.refusal is not None and not response.refusal.startswith(OUT_OF_MEMORY):
+    if response.refusal is not None and not response.refusal.startswith((*OUT_OF_MEMORY, NOT_IMPLEMENTED)):
         text = f"The backward of {case.repeat:,} rows of {case.n} is refused: {response.refusal}"
         return Outcome("crashed", np.inf, wanted[0], (), text, "many rows are refused", case=case)
     kinds = np.array(live_rows(case.repeat, case.rows)) % case.rows
