@@ -71,7 +71,7 @@ def test_function_and_module_agree_with_torch_in_bits(target, dtype):
 def test_the_capabilities_follow_from_the_signature():
     full = resolve("torch.nn.functional.layer_norm").capabilities
     second = ("ty", "d2x", "d2weight", "d2bias", "d2dy")
-    transforms = ("tty", "rty", "fdx", "d3x", "vmap", "vmap_last", "vmap_parameters", "vmap_samples")
+    transforms = ("tty", "rty", "fdx", "d3x", "vmap", "vmap_last", "vmap_parameters", "vmap_samples", "vmap_second")
     some = ("x", "weight", "bias", "x_weight", "x_bias", "weight_bias")
     assert full.outputs == ("y", *GRADIENTS, *second, *transforms, *(f"vmap_of_{chosen}" for chosen in some))
     assert (full.eps, full.max_dims, full.affine) == (None, None, ("both", "weight", "bias", "none"))

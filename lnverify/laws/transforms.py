@@ -136,7 +136,7 @@ def vmap(ev: Evaluation) -> Outcome:
     ))  # fmt: skip
 
 
-@law("LN220", name="vmap-of-some", severity="error", needs=("vmap",), dtypes=WIDE, limit=6, max_elements=1 << 10,
+@law("LN220", name="vmap-of-some", severity="error", needs=("vmap",), dtypes=WIDE, limit=8, max_elements=1 << 10,
      source="torch.func.vmap is a loop; pytorch/functorch#534")  # fmt: skip
 def vmap_of_some(ev: Evaluation) -> Outcome:
     """vmap with a batch of some of x, weight and bias alone gives each sample what one call gives, in y and in the
